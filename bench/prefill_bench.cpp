@@ -492,8 +492,7 @@ void Bench::moe(const Routing& r) {
   for (const bool wgmma : {false, true})
     if (!wgmma || sm90_gemm_serves(layout::Packing::kMxfp4)) experts_gemms(step, wgmma);
   const NormSums::Args norm{.x = x_,
-                            .sums = {},
-                            .experts = {y_, ExpertSums::Type::kBf16, y_, kTopk},
+                            .sums = {y_, kTopk, SplitSums::Order::kExpertsBf16, y_},
                             .norm = bias_,
                             .rounded = {x16_, InputType::kBf16, tokens},
                             .tokens = tokens,

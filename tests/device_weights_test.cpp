@@ -105,10 +105,9 @@ struct Uploaded {
         role == kEmbedding && embedding_rows > 0 ? embedding_rows * d.hidden : backend::values_of(role, d);
     const bool experts = role == kGateUp || role == kDown, qkv = role == kQ || role == kK || role == kV;
     if (matrices == Matrices::kPacked && is_packed(role)) {
-      const PackedMatrix& matrix = device.matrix(handle);
       const MatrixShape shape = packed_shape(role, d);
       const int64_t rows = qkv ? d.q_width() + 2 * d.kv_width() : shape.rows;
-      return copy(matrix.data, layout::packed_bytes(matrix.packing, rows, shape.cols));
+      return copy(device.matrix(handle), layout::packed_bytes(packing_of(role, be.dense), rows, shape.cols));
     }
     if (matrices == Matrices::kPacked && (role == kQBias || role == kKBias || role == kVBias))
       return copy(device.qkv_bias(handle), 2 * (d.q_width() + 2 * d.kv_width()));

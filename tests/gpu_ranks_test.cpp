@@ -28,10 +28,10 @@ class RanksOnOneCard final : public backend::Backend {
     for (int rank = 0; rank < ranks.count; ++rank) {
       Member& own = members_[static_cast<size_t>(rank)];
       own.shard = shard_of(dims_, ranks, rank);
-      own.reduce = {.ranks = ranks.count,
-                    .fused = false,
-                    .launch = [&own](const DeltaValues& values, const backend::cuda::Combine::Args* /*parts*/,
-                                     const backend::cuda::Launch&) { own.left.push_back(values); }};
+      own.reduce = {
+          .ranks = ranks.count,
+          .by_nccl = true,  // so that values are made before the sum
+          .launch = [&own](const DeltaValues& values, const backend::cuda::Launch&) { own.left.push_back(values); }};
       own.be = make_cuda_backend(config_of(config, backend::cuda_shard(own.shard)), run, {.reduce = &own.reduce});
     }
   }

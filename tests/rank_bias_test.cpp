@@ -51,9 +51,8 @@ TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
   Exchange exchange{.shape = exchange_shape(2)};
   alignas(16) static uint32_t exchanged[4] = {};
   for (uint32_t*& memory : exchange.memory) memory = exchanged;
-  const Reduce reduce{.exchange = exchange,
-                      .launch = [&](const DeltaValues&, const Combine::Args* parts, const Launch&) {
-                        before = uses() + (parts != nullptr && parts->bias == o_bias ? 1 : 0);
+  const Reduce reduce{.exchange = exchange, .launch = [&](const DeltaValues& values, const Launch&) {
+                        before = uses() + (values.parts != nullptr && values.parts->bias == o_bias ? 1 : 0);
                       }};
   const Program program = make_program(
       {.config = config, .run = c.options, .step = {.rows = rows, .logit_rows = 1}, .card = card, .reduce = &reduce});
@@ -64,16 +63,14 @@ TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
   std::vector<std::byte> memory(static_cast<size_t>(measure.bytes()) + 256);
   const auto begin = reinterpret_cast<uintptr_t>(memory.data());
   Carver carver(memory.data() + (256 - begin % 256) % 256);
-  const Arena at = carve(needs, carver);
+  Arena at = carve(needs, carver);
+  at.both_of_o = at.both_of_experts = exchanged;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(others);
   const StepPointers step;
   const LayerPointers weights{.mlp_norm = others,
-                              .qkv = {bytes, layout::Packing::kBf16},
-                              .o = {bytes, layout::Packing::kBf16},
-                              .o_rows = others,
-                              .o_bias = o_bias,
-                              .router = others,
-                              .router_bias = others};
+                              .qkv = {.packed = bytes},
+                              .o = {bytes, others, o_bias},
+                              .router = {.rows = others, .bias = others}};
   std::ptrdiff_t parts = 0;  // told to the launch that combines and sums
   for (const Node& node : program.nodes)
     if (node.stage == Stage::kAttnOut || node.stage == Stage::kRoute) {

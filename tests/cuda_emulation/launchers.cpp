@@ -162,7 +162,7 @@ void PushReduce::launch(const Args& args, DeltaValues::Type type, const Plan& pl
 }
 void PushCombine::launch(const Args& args, const Plan& plan, const Launch& on) {
   on_card(on.stream);
-  counted(name(norm_delta(args.parts.of)), args, on, plan.tile);
+  counted(name(args.parts.of.sums.order), args, on, plan.tile);
 }
 void PushGather::launch(const Args& args, const Plan& plan, const Launch& on) {
   on_card(on.stream);

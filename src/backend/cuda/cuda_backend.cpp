@@ -9,9 +9,6 @@
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/memory/screen_weights.h"
 #include "backend/cuda/launch/launch.h"
-#include "backend/cuda/quantise/round_blocks.h"
-#include "backend/cuda/layout/mx_b_n8k64.h"
-#include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/card/profiler.h"
 #include "backend/cuda/program/program.h"
 #include "backend/cuda/sampling/sample.h"
@@ -28,11 +25,9 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 namespace nibble::backend {
@@ -66,28 +61,23 @@ class CudaBackend final : public Member {
     cuda_check(cudaMemsetAsync(memory_.get(), 0xff, static_cast<size_t>(measure.bytes()), stream_.get()));
     Carver place(memory_.get());
     at_ = carve(needs, place);
-    if (needs.matrices == Matrices::kPacked) {
-      zero(at_.down_finished, dims_.hidden / layout::kTileRows);
-      zero(at_.route_finished, route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens)));
-      if (at_.gemm_ranges.finished != nullptr) zero(at_.gemm_ranges.finished, 1);
-    }
+    for (const std::span<std::byte> zeros : place.zeros())
+      cuda_check(cudaMemsetAsync(zeros.data(), 0, zeros.size(), stream_.get()));
     if (!run_.eager && has_graphs(config_, needs))
       graphs_.emplace(on_, std::min(config_.max_rows, config_.max_tokens) + drafts_begin());
-    if (needs.flash) zero(at_.attend_finished, at_.attend_counters);
     if (needs.screen) {
       screen_.emplace(dims_.vocab, dims_.hidden);
-      at_.screen.shown = screen_->counts();
-      zero(reinterpret_cast<int*>(at_.screen.state), sizeof(ScreenState) / sizeof(int));
+      at_.screen->shown = screen_->counts();
     }
     inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
     check(static_cast<int64_t>(freq.size()) == dims_.head_dim / 2, "one rope frequency per pair");
     cuda_check(
-        cudaMemcpyAsync(at_.rope_inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
-    if (at_.head.target_ids != nullptr) {
+        cudaMemcpyAsync(at_.rope.inv_freq, freq.data(), freq.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
+    if (at_.head && at_.head->target_ids != nullptr) {
       const std::span ids(config_.head->target_ids);
       cuda_check(
-          cudaMemcpyAsync(at_.head.target_ids, ids.data(), ids.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
+          cudaMemcpyAsync(at_.head->target_ids, ids.data(), ids.size_bytes(), cudaMemcpyHostToDevice, stream_.get()));
     }
     if (rank_.comm != nullptr) share();
     tickets_.emplace(config_.max_rows, vocab(), stream_.get());
@@ -175,7 +165,7 @@ class CudaBackend final : public Member {
     }
     ran_ = Stage::kLogits;
     if (params_ == nullptr) return {};
-    return {tickets_->hand_out(at_.sampled)};
+    return {tickets_->hand_out(at_.sample.tokens)};
   }
 
   void begin(const StepArgs& step) override { plan(step, false); }
@@ -207,7 +197,7 @@ class CudaBackend final : public Member {
   }
   Ticket sample(const SampleArgs& /*args*/) override {
     enqueue_draw(on_);  // logits() has gathered
-    return tickets_->hand_out(at_.sampled);
+    return tickets_->hand_out(at_.sample.tokens);
   }
 
   [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
@@ -230,47 +220,19 @@ class CudaBackend final : public Member {
   [[nodiscard]] KernelProfiler* kernel_profiler() override { return &*profiler_; }
 
   [[nodiscard]] SlotData peek(Slot slot) override {
-    const Program& program = *program_;
-    const int64_t tokens = program.tokens, pairs = tokens * dims_.topk;
-    const SlotForm held = program.held[static_cast<size_t>(ran_)][static_cast<size_t>(slot)];
-    if (held == SlotForm::kNothing) return {};
-    switch (slot) {
-      case Slot::kResidual:
-        return read(held == SlotForm::kSum ? at_.residual_sum : at_.residual, {tokens, dims_.hidden});
-      case Slot::kDelta: {
-        SlotData delta = read(at_.delta, {tokens, dims_.hidden});
-        if (held == SlotForm::kParts) {
-          const SlotData more = read(at_.delta + tokens * dims_.hidden, delta.shape);
-          std::transform(delta.values.begin(), delta.values.end(), more.values.begin(), delta.values.begin(),
-                         std::plus());
-        }
-        return delta;
-      }
-      case Slot::kNormed:
-        return held == SlotForm::kF16 ? read(at_.normed_f16, {tokens, dims_.hidden})
-                                      : read(at_.normed, {tokens, dims_.hidden});
-      case Slot::kQkv: return plain_qkv();
-      case Slot::kQ: return read(at_.q, {tokens, dims_.q_width()});
-      case Slot::kAttn: return held == SlotForm::kInput ? attn_input() : read(at_.attn, {tokens, dims_.q_width()});
-      case Slot::kRouterLogits: return read(at_.router_logits, {tokens, dims_.experts});
-      case Slot::kExpertIds: return read(at_.expert_ids, {tokens, dims_.topk});
-      case Slot::kExpertWeights: return read(at_.expert_weights, {tokens, dims_.topk});
-      case Slot::kExpertHidden: {
-        const Shape shape = {tokens, dims_.topk, layout::block_pair_width(dims_.inter)};
-        if (held == SlotForm::kPlaces) return placed_hidden();
-        if (held == SlotForm::kCodes) return channels(mx_rows({at_.gemm_u, program.hidden_codes}, pairs, shape));
-        if (held == SlotForm::kInt8)
-          return channels({shape, int8_values(host_copy(at_.expert_hidden_f16, pairs * shape.back()))});
-        if (held == SlotForm::kF16)
-          return channels(
-              read(program.hidden_in_gemm ? reinterpret_cast<const F16*>(at_.gemm_u) : at_.expert_hidden_f16, shape));
-        return read(at_.expert_hidden, {tokens, dims_.topk, dims_.inter});
-      }
-      case Slot::kLogits:
-        if (picks_) return {};  // nobody has all of them
-        return read(all_logits(), {program.logit_rows, vocab()});
+    const Held& held = program_->held(ran_, slot);
+    if (held.at == nullptr) return {};
+    if (slot == Slot::kLogits) {
+      if (picks_) return {};  // nobody has all of them
+      return {{held.rows, vocab()}, host_copy(all_logits(), held.rows * vocab())};
     }
-    return {};
+    if (slot == Slot::kQkv) return plain_qkv();  // it lies in three places
+    const auto memory = host_copy(static_cast<const std::byte*>(held.at(at_)), held.bytes());
+    std::vector<int32_t> places;
+    if (held.places != nullptr) places = host_copy(static_cast<const int32_t*>(held.places(at_)), held.rows);
+    Shape shape = {held.rows, held.cols};
+    if (slot == Slot::kExpertHidden) shape = {held.rows / dims_.topk, dims_.topk, held.cols};
+    return {std::move(shape), held.values(memory, places)};
   }
 
  private:
@@ -284,10 +246,6 @@ class CudaBackend final : public Member {
     return kernel == KernelFamily::kReference ? Matrices::kRowOrder : Matrices::kPacked;
   }
 
-  void zero(int* counters, int64_t count) {
-    cuda_check(cudaMemsetAsync(counters, 0, static_cast<size_t>(count) * sizeof(int), stream_.get()));
-  }
-
   // Rows of logits of all ranks, and what they are drawn from.
   [[nodiscard]] int64_t vocab() const { return rank_.comm == nullptr ? dims_.vocab : rank_.whole.vocab; }
   [[nodiscard]] float* all_logits() const {
@@ -296,16 +254,18 @@ class CudaBackend final : public Member {
 
   void share() {
     const Comm* const comm = rank_.comm;
-    reduce_ =
-        Reduce{.ranks = rank_.ranks.count, .by_nccl = peers() == nullptr, .fused = peers() != nullptr, .launch = {}};
+    reduce_ = Reduce{.ranks = rank_.ranks.count,
+                     .by_nccl = peers() == nullptr,
+                     .launch = [comm](const DeltaValues& values, const Launch& on) { comm->reduce(values, on); }};
     if (const PeerComm* const near = peers()) {
       reduce_->ranks_on_card = near->ranks_on_card();
       reduce_->places = near->places();
       reduce_->exchange = near->exchange();
+      if (rank_.ranks.count == 2) {
+        at_.both_of_o = reduce_->exchange.both(comm->rank(), 0);
+        at_.both_of_experts = reduce_->exchange.both(comm->rank(), 1);
+      }
     }
-    reduce_->launch = [comm, near = peers()](const DeltaValues& values, const Combine::Args* parts, const Launch& on) {
-      parts == nullptr ? comm->reduce(values, on) : near->reduce(*parts, on);
-    };
     gathered_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits of all ranks");
     if (peers() == nullptr) gathering_ = allocate_device(gathered_bytes(config_, rank_.whole), "logits on their way");
     for (int rank = 0; rank < rank_.ranks.count; ++rank)
@@ -431,7 +391,7 @@ class CudaBackend final : public Member {
     tickets_->keep(all_logits());
     Sample::Args args = draw_args();
     args.logits = all_logits();
-    args.tokens = at_.sampled;
+    args.tokens = at_.sample.tokens;
     args.vocab = to_int(vocab());
     Sample::launch(args, on);
   }
@@ -445,9 +405,9 @@ class CudaBackend final : public Member {
     args.vocab = to_int(columns.count);
     args.first = to_int(columns.first);
     Sample::launch(args, on);
-    peers()->pick({.value = at_.sample_part_value,
-                   .token = at_.sample_part_token,
-                   .tokens = at_.sampled,
+    peers()->pick({.value = at_.sample.part_value,
+                   .token = at_.sample.part_token,
+                   .tokens = at_.sample.tokens,
                    .rows = args.rows,
                    .parts = sample_parts(args.rows),
                    .pitch = kSampleParts},
@@ -460,9 +420,9 @@ class CudaBackend final : public Member {
             .shifts = reinterpret_cast<const LogitShift*>(shifts_.bytes.get()),
             .biases = reinterpret_cast<const float*>(biases_.bytes.get()),
             .masks = reinterpret_cast<const uint32_t*>(masks_.bytes.get()),
-            .threshold = at_.sample_threshold,
-            .part_value = at_.sample_part_value,
-            .part_token = at_.sample_part_token,
+            .threshold = at_.sample.threshold,
+            .part_value = at_.sample.part_value,
+            .part_token = at_.sample.part_token,
             .rows = to_int(program_->logit_rows),
             .mask_vocab = to_int(vocab()),
             .most_shifts = samples_.most_shifts,
@@ -474,40 +434,37 @@ class CudaBackend final : public Member {
   void point_at(const Weights& weights) {
     const bool packed = matrices_of(family_) == Matrices::kPacked;
     const LayerWeights& outer = weights.outer;
+    using enum WeightRole;
     for (const LayerWeights& w : weights.layers) {
       if (config_.head) {
         layers_.push_back(head_layer(outer, w));
         continue;
       }
-      LayerPointers own{.embedding = bf16(outer[WeightRole::kEmbedding]),
-                        .final_norm = bf16(outer[WeightRole::kFinalNorm]),
-                        .attn_norm = bf16(w[WeightRole::kAttnNorm]),
-                        .sinks = bf16(w[WeightRole::kSinks]),
-                        .mlp_norm = bf16(w[WeightRole::kMlpNorm]),
-                        .o_bias = bf16(w[WeightRole::kOBias]),
-                        .router = bf16(w[WeightRole::kRouter]),
-                        .router_bias = bf16(w[WeightRole::kRouterBias]),
-                        .gate_up_bias = bf16(w[WeightRole::kGateUpBias]),
-                        .down_bias = bf16(w[WeightRole::kDownBias])};
+      const auto product = [&](WeightHandle matrix, const Bf16* bias) {
+        if (packed) return ProductPointers{.packed = weights_.matrix(matrix), .bias = bias};
+        return ProductPointers{.rows = bf16(matrix), .bias = bias};
+      };
+      const auto experts = [&](WeightRole role, WeightRole bias) {
+        if (packed) return ExpertsPointers{.packed = weights_.matrix(w[role]), .bias = bf16(w[bias])};
+        return ExpertsPointers{.rows = weights_.mxfp4(w[role]), .bias = bf16(w[bias])};
+      };
+      LayerPointers own{.embedding = bf16(outer[kEmbedding]),
+                        .attn_norm = bf16(w[kAttnNorm]),
+                        .sinks = bf16(w[kSinks]),
+                        .mlp_norm = bf16(w[kMlpNorm]),
+                        .final_norm = bf16(outer[kFinalNorm]),
+                        .o = product(w[kO], bf16(w[kOBias])),
+                        .router = {.rows = bf16(w[kRouter]), .bias = bf16(w[kRouterBias])},
+                        .unembedding = product(outer[kUnembedding], nullptr),
+                        .gate_up = experts(kGateUp, kGateUpBias),
+                        .down = experts(kDown, kDownBias)};
       if (packed) {
-        own.unembedding = weights_.matrix(outer[WeightRole::kUnembedding]);
         if (screen_) own.screen = screen_->copy();
-        own.qkv = weights_.matrix(w[WeightRole::kQ]);
-        own.o = weights_.matrix(w[WeightRole::kO]);
-        own.gate_up = weights_.matrix(w[WeightRole::kGateUp]);
-        own.down = weights_.matrix(w[WeightRole::kDown]);
-        own.q_bias = weights_.qkv_bias(w[WeightRole::kQBias]);
+        own.qkv = product(w[kQ], weights_.qkv_bias(w[kQBias]));
       } else {
-        own.unembedding_rows = bf16(outer[WeightRole::kUnembedding]);
-        own.q = bf16(w[WeightRole::kQ]);
-        own.k = bf16(w[WeightRole::kK]);
-        own.v = bf16(w[WeightRole::kV]);
-        own.o_rows = bf16(w[WeightRole::kO]);
-        own.gate_up_rows = weights_.mxfp4(w[WeightRole::kGateUp]);
-        own.down_rows = weights_.mxfp4(w[WeightRole::kDown]);
-        own.q_bias = bf16(w[WeightRole::kQBias]);
-        own.k_bias = bf16(w[WeightRole::kKBias]);
-        own.v_bias = bf16(w[WeightRole::kVBias]);
+        own.q = product(w[kQ], bf16(w[kQBias]));
+        own.k = product(w[kK], bf16(w[kKBias]));
+        own.v = product(w[kV], bf16(w[kVBias]));
       }
       layers_.push_back(own);
     }
@@ -517,21 +474,17 @@ class CudaBackend final : public Member {
     const auto floats = [&](WeightHandle handle) { return handle.idx >= 0 ? weights_.floats(handle) : nullptr; };
     LayerPointers own;
     own.embedding = bf16(outer[kEmbedding]);
-    own.unembedding_rows = bf16(outer[kUnembedding]);
-    own.q = bf16(w[kQ]);
-    own.o_rows = bf16(w[kO]);
-    own.head = {.tap_fc = bf16(outer[kTapFc]),
-                .gate_up = bf16(w[kGateUp]),
-                .down = bf16(w[kDown]),
+    own.head = {.tap_fc = {bf16(outer[kTapFc])},
+                .qkv = {bf16(w[kQ]), floats(w[kQBias])},
+                .o = {bf16(w[kO]), floats(w[kOBias])},
+                .gate_up = {bf16(w[kGateUp]), floats(w[kGateUpBias])},
+                .down = {bf16(w[kDown]), floats(w[kDownBias])},
+                .unembedding = {bf16(outer[kUnembedding])},
                 .tap_norm = floats(outer[kTapNorm]),
                 .attn_norm = floats(w[kAttnNorm]),
                 .hidden_norm = floats(w[kHiddenNorm]),
                 .mlp_norm = floats(w[kMlpNorm]),
-                .final_norm = floats(outer[kFinalNorm]),
-                .qkv_bias = floats(w[kQBias]),
-                .o_bias = floats(w[kOBias]),
-                .gate_up_bias = floats(w[kGateUpBias]),
-                .down_bias = floats(w[kDownBias])};
+                .final_norm = floats(outer[kFinalNorm])};
     return own;
   }
   [[nodiscard]] const Bf16* bf16(WeightHandle handle) const {
@@ -562,88 +515,12 @@ class CudaBackend final : public Member {
     const int64_t tokens = program_->tokens;
     SlotData all{{tokens, dims_.q_width() + 2 * dims_.kv_width()}, {}};
     const std::vector<float> q = host_copy(at_.q, tokens * dims_.q_width()),
-                             k = host_copy(at_.k, tokens * dims_.kv_width()),
-                             v = host_copy(at_.v, tokens * dims_.kv_width());
+                             k = host_copy(at_.row_order->k, tokens * dims_.kv_width()),
+                             v = host_copy(at_.row_order->v, tokens * dims_.kv_width());
     for (int64_t t = 0; t < tokens; ++t)
       for (const auto& [part, width] : {std::pair{&q, dims_.q_width()}, {&k, dims_.kv_width()}, {&v, dims_.kv_width()}})
         all.values.insert(all.values.end(), part->begin() + t * width, part->begin() + (t + 1) * width);
     return all;
-  }
-
-  template <class T>
-  [[nodiscard]] SlotData read(const T* device, Shape shape) {
-    const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-    const std::vector<T> values = host_copy(device, count);
-    SlotData data{std::move(shape), std::vector<float>(values.size())};
-    std::transform(values.begin(), values.end(), data.values.begin(), [](T value) {
-      if constexpr (std::is_same_v<T, F16> || std::is_same_v<T, Bf16>) {
-        return value.to_float();
-      } else {
-        return static_cast<float>(value);
-      }
-    });
-    return data;
-  }
-
-  // What attention made, as o's GEMM takes it.
-  [[nodiscard]] SlotData attn_input() {
-    const GemmInput& input = program_->attn_input;
-    const int64_t tokens = program_->tokens, cols = dims_.q_width(), rows = input.rows > 0 ? input.rows : tokens;
-    const std::vector<uint16_t> bits = host_copy(at_.gemm_x, rows * cols);
-    std::vector<float> values;
-    values.reserve(static_cast<size_t>(tokens * cols));
-    for (int64_t t = 0; t < tokens; ++t)
-      for (int64_t k = 0; k < cols; ++k) {
-        const int64_t at = input.rows > 0 ? layout::place_in_panels(rows, t, k) : t * cols + k;
-        const uint16_t own = bits[static_cast<size_t>(at)];
-        values.push_back(input.type == InputType::kF16 ? F16{own}.to_float() : Bf16{own}.to_float());
-      }
-    return {{tokens, cols}, std::move(values)};
-  }
-
-  // Rows of codes; cols: the last of shape.
-  [[nodiscard]] SlotData mx_rows(const GemmInput& input, int64_t rows, Shape shape) {
-    const MxFormat element = element_of(input.type);
-    const int cols = to_int(shape.back()), pitch = layout::mx_row_bytes(element, cols);
-    const std::vector<uint8_t> bytes = host_copy(reinterpret_cast<const uint8_t*>(input.at), rows * pitch);
-    const int mask = (1 << layout::mx_code_bits(element)) - 1;
-    SlotData data{std::move(shape), {}};
-    data.values.reserve(static_cast<size_t>(rows * cols));
-    for (int64_t row = 0; row < rows; ++row)
-      for (int k = 0; k < cols; ++k) {
-        const uint8_t* own = bytes.data() + row * pitch;
-        const E8m0 scale{own[layout::mx_scale_offset(element, cols, k / layout::kBlockK)]};
-        const int code = own[layout::mx_code_offset(element, k)] >> layout::mx_code_shift(element, k) & mask;
-        data.values.push_back(mx_decode(element, static_cast<uint8_t>(code), scale));
-      }
-    return data;
-  }
-
-  // Without what is filled up after the last channel.
-  [[nodiscard]] SlotData channels(SlotData rows) const {
-    const int64_t width = std::exchange(rows.shape.back(), dims_.inter);
-    const int64_t count = std::ssize(rows.values) / width;
-    for (int64_t row = 0; row < count; ++row)
-      std::copy_n(rows.values.begin() + row * width, dims_.inter, rows.values.begin() + row * dims_.inter);
-    rows.values.resize(static_cast<size_t>(count * dims_.inter));
-    return rows;
-  }
-
-  // What the experts' first product left by place.
-  [[nodiscard]] SlotData placed_hidden() {
-    const int64_t pairs = program_->tokens * dims_.topk, rows = max_places(pairs, dims_.experts);
-    const std::vector<uint16_t> u = host_copy(at_.gemm_u, rows * layout::block_pair_width(dims_.inter));
-    const std::vector<int32_t> places = host_copy(at_.gemm_places, pairs);
-    std::vector<float> values;
-    values.reserve(static_cast<size_t>(pairs * dims_.inter));
-    for (int64_t pair = 0; pair < pairs; ++pair)
-      for (int64_t i = 0; i < dims_.inter; ++i) {
-        const int32_t place = places[static_cast<size_t>(pair)];  // -1: another rank's expert
-        values.push_back(place < 0 ? 0
-                                   : F16{u[static_cast<size_t>(layout::place_in_panels(rows, place, i))]}.to_float());
-      }
-    if (program_->hidden_to_round) round_activations(program_->activations, values);
-    return {{program_->tokens, dims_.topk, dims_.inter}, std::move(values)};
   }
 
   const BackendConfig config_;

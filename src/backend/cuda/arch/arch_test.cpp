@@ -191,9 +191,10 @@ TEST(arch, a_made_up_one_is_asked_first_and_its_kernel_is_launched) {
   EXPECT_EQ(of(Stage::kAttnIn, "fake_gemm"), 1);
   EXPECT_EQ(of(Stage::kAttnOut, "fake_gemm"), 1);
   EXPECT_EQ(of(Stage::kMoe, AnyGemm::kGateUp.name), 1);  // the neutral one's
-  EXPECT_EQ(program.attn_input.rows, 304);
+  EXPECT_EQ(program.held(Stage::kAttend, Slot::kAttn).panel_rows, 304);
 
-  const Arena at{};
+  Arena at;
+  at.gemm.emplace();
   const StepPointers step;
   const LayerPointers weights;
   LaunchCounts counts;

@@ -46,12 +46,6 @@ void PeerComm::reduce(const DeltaValues& values, const Launch& on) const {
   reduce_by(reduce_plan(values).way, values, on);
 }
 
-void PeerComm::reduce(const Combine::Args& parts, const Launch& on) const {
-  const DeltaValues values{parts.tiles, split_pitch(parts.tokens, parts.hidden), DeltaValues::Type::kBf16};
-  check(sum_way(ranks(), values.bytes()) == SumWay::kPush, "others add up what is combined");
-  push(values, &parts, on);
-}
-
 PartPlaces PeerComm::places() const {
   const ShareLink& shares = links_.shares;
   PartPlaces places{.shape = shares.shape, .rank = shares.rank};
@@ -65,18 +59,19 @@ SumPlan PeerComm::reduce_plan(const DeltaValues& values) const {
 
 void PeerComm::reduce_by(SumWay way, const DeltaValues& values, const Launch& on) const {
   using enum DeltaValues::Sending;
-  check(way == SumWay::kPush || (values.rest == nullptr && values.into == nullptr), "long sums stand alone");
+  check(way == SumWay::kPush || (values.rest == nullptr && values.into == nullptr && values.parts == nullptr),
+        "long sums stand alone");
   check((values.sent == kToAll) == (way == SumWay::kExchange) && (values.sent != kToOwners || way == SumWay::kShares),
         "parts are sent as their sum wants them");
   switch (way) {
-    case SumWay::kPush: return push(values, nullptr, on);
+    case SumWay::kPush: return push(values, on);
     case SumWay::kShares: return share(values, on);
     case SumWay::kExchange: return barrier(on);
     case SumWay::kNccl: check(false, "NCCL is another's end");
   }
 }
 
-void PeerComm::push(const DeltaValues& values, const Combine::Args* parts, const Launch& on) const {
+void PeerComm::push(const DeltaValues& values, const Launch& on) const {
   const int64_t words = values.words();
   for (int64_t at = 0; at < words; at += links_.push.shape.words) {
     const PushReduce::Args args{.link = links_.push,
@@ -85,10 +80,10 @@ void PeerComm::push(const DeltaValues& values, const Combine::Args* parts, const
                                 .into = values.into == nullptr ? nullptr : values.into + at,
                                 .words = std::min(words - at, links_.push.shape.words)};
     const Plan plan = plan_push(args.words, sms_, ranks_on_card_);
-    if (parts == nullptr) {
+    if (values.parts == nullptr) {
       PushReduce::launch(args, values.type, plan, on);
     } else {
-      PushCombine::launch({args, {*parts, at / kVectorWords}}, plan, on);
+      PushCombine::launch({args, {*values.parts, at / kVectorWords}}, plan, on);
     }
   }
 }

@@ -69,8 +69,6 @@ class PeerComm final : public Comm {
   [[nodiscard]] int ranks_on_card() const { return ranks_on_card_; }
 
   void reduce(const DeltaValues& values, const Launch& on) const override;
-  // Adds up values that are still to be combined, to `tiles` of the parts. REQUIRES that a push takes them (sum_way.h).
-  void reduce(const Combine::Args& parts, const Launch& on) const;
   // For a kernel that makes values and sends them itself: where each goes (DeltaValues::sent); of those that two ranks
   // exchange, the memory.
   [[nodiscard]] PartPlaces places() const;
@@ -94,8 +92,7 @@ class PeerComm final : public Comm {
   void barrier(const Launch& on) const;
 
  private:
-  // parts: where the values are still to be made; else null.
-  void push(const DeltaValues& values, const Combine::Args* parts, const Launch& on) const;
+  void push(const DeltaValues& values, const Launch& on) const;
   void share(const DeltaValues& values, const Launch& on) const;
 
   Links links_;

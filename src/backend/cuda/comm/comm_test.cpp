@@ -249,7 +249,8 @@ class CommTest : public CudaTest {
   }
 
   // A sum that combines on the way, or of parts that any_combine has sent, has the bits of one after any_combine.
-  static void check_combined(const RanksOnCards& ranks, int tokens, NormDelta delta, bool whole_experts = false) {
+  static void check_combined(const RanksOnCards& ranks, int tokens, SplitSums::Order order,
+                             bool whole_experts = false) {
     constexpr int kHidden = 2880, kTopk = 4, kExperts = 8;
     const int splits = tokens < 1000 ? 3 : 1;
     const auto tiles = static_cast<size_t>(split_pitch(tokens, kHidden));
@@ -282,22 +283,21 @@ class CommTest : public CudaTest {
       for (DeviceArray<uint16_t>& both : own.both)
         if (sent == Sending::kToAll) both = DeviceArray<uint16_t>(2 * tiles);
       own.args = {.tokens = tokens, .hidden = kHidden};
-      if (delta == NormDelta::kSplits) {
+      if (order == SplitSums::Order::kTiles) {
         std::vector<uint16_t> sums;
         for (const Bf16 value : bf16s(static_cast<size_t>(splits) * tiles)) sums.push_back(value.bits);
         own.sums = DeviceArray<uint16_t>(sums);
         own.bias = DeviceArray<Bf16>(bf16s(kHidden));
-        own.args.sums = {own.sums.get(), splits, SplitSums::Order::kTiles};
+        own.args.sums = {own.sums.get(), splits, order};
         own.args.bias = own.bias.get();
         return;
       }
-      const bool f32 = delta == NormDelta::kExpertsF32;
+      const bool f32 = order == SplitSums::Order::kExpertsF32;
       if (f32) own.f32 = DeviceArray<float>(floats(pairs * kHidden));
       if (!f32) own.bf16 = DeviceArray<Bf16>(bf16s(pairs * kHidden));
       own.weights = DeviceArray<float>(push_values({kF32, static_cast<int64_t>(pairs)}, 6, 0));
       own.ids = DeviceArray<int32_t>(ids);
-      own.args.experts = {f32 ? static_cast<const void*>(own.f32.get()) : own.bf16.get(),
-                          f32 ? ExpertSums::Type::kF32 : ExpertSums::Type::kBf16, own.weights.get(), kTopk};
+      own.args.sums = {f32 ? static_cast<const void*>(own.f32.get()) : own.bf16.get(), kTopk, order, own.weights.get()};
       own.args.ids = own.ids.get();
       const int share = kExperts / ranks.count();
       if (whole_experts) own.args.own = {share * static_cast<int>(r), share};
@@ -308,10 +308,13 @@ class CommTest : public CudaTest {
       Combine::launch(args, ranks.on(r));
       ranks.end(r).reduce({args.tiles, static_cast<int64_t>(tiles), kBf16}, ranks.on(r));
       args.tiles = all[r].tiles.get();
-      if (sent == Sending::kNot) return ranks.end(r).reduce(args, ranks.on(r));
+      DeltaValues values{.at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16};
+      if (sent == Sending::kNot) {
+        values.parts = &args;
+        return ranks.end(r).reduce(values, ranks.on(r));
+      }
       args.places = ranks.end(r).places();
-      DeltaValues values{
-          .at = args.tiles, .count = static_cast<int64_t>(tiles), .type = kBf16, .sent = Sending::kToOwners};
+      values.sent = Sending::kToOwners;
       Combine::launch(args, ranks.on(r));
       ranks.end(r).reduce(values, ranks.on(r));
       if (sent != Sending::kToAll) return;
@@ -334,7 +337,7 @@ class CommTest : public CudaTest {
           const auto at = static_cast<size_t>(place_in_sums(tokens, t, d));
           others += want[at] != got[at] ? 1 : 0;
         }
-      EXPECT_EQ(others, 0) << "rank " << r << ", " << tokens << " tokens, form " << static_cast<int>(delta);
+      EXPECT_EQ(others, 0) << "rank " << r << ", " << tokens << " tokens, form " << static_cast<int>(order);
       for (const DeviceArray<uint16_t>& exchanged : all[r].both) {
         if (exchanged.size() == 0) continue;
         const std::vector<uint16_t> both = exchanged.host();
@@ -350,12 +353,13 @@ class CommTest : public CudaTest {
   }
   static void check_combined(const RanksOnCards& ranks) {
     for (const int tokens : {9, 33, 256})
-      for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsF32, NormDelta::kExpertsBf16})
-        check_combined(ranks, tokens, delta);
-    check_combined(ranks, 33, NormDelta::kExpertsF32, true);
-    check_combined(ranks, 601, NormDelta::kExpertsBf16, true);
-    for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsBf16})
-      check_combined(ranks, 2048, delta);  // by shares
+      for (const SplitSums::Order order :
+           {SplitSums::Order::kTiles, SplitSums::Order::kExpertsF32, SplitSums::Order::kExpertsBf16})
+        check_combined(ranks, tokens, order);
+    check_combined(ranks, 33, SplitSums::Order::kExpertsF32, true);
+    check_combined(ranks, 601, SplitSums::Order::kExpertsBf16, true);
+    for (const SplitSums::Order order : {SplitSums::Order::kTiles, SplitSums::Order::kExpertsBf16})
+      check_combined(ranks, 2048, order);  // by shares
   }
 
   // Ranks that draw from their columns draw what one draws from all: greedy, at a temperature, with a mask, a bias,
@@ -460,7 +464,7 @@ TEST_F(CommTest, ranks_of_one_card_gather_their_columns) { check_gather(RanksOnC
 
 TEST_F(CommTest, ranks_of_one_card_combine_while_they_add_up) {
   check_combined(RanksOnCards({0, 0}));
-  check_combined(RanksOnCards({0, 0, 0, 0}), 80, NormDelta::kExpertsBf16, true);
+  check_combined(RanksOnCards({0, 0, 0, 0}), 80, SplitSums::Order::kExpertsBf16, true);
 }
 TEST_F(CommTest, ranks_of_one_card_draw_what_one_draws) {
   const RanksOnCards ranks({0, 0});
@@ -519,8 +523,9 @@ TEST_F(SmallCommTest, ranks_of_one_card_push_share_gather_draw_and_meet) {
     check_rounds(ranks, Rounds({type, 1440}, 3, 2));
     check_rounds(ranks, Rounds({type, 3 * kChunkWords - 20}, 3, 2), SumWay::kShares);
   }
-  for (const NormDelta delta : {NormDelta::kSplits, NormDelta::kExpertsF32, NormDelta::kExpertsBf16})
-    check_combined(ranks, 9, delta);
+  for (const SplitSums::Order order :
+       {SplitSums::Order::kTiles, SplitSums::Order::kExpertsF32, SplitSums::Order::kExpertsBf16})
+    check_combined(ranks, 9, order);
   check_gather(ranks, 3, 1024);
   check_draws(ranks, 8, 1024);
 }

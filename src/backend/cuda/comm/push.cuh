@@ -109,10 +109,10 @@ __global__ void __launch_bounds__(kPushThreads) any_push_reduce(const __grid_con
                      {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
-template <NormDelta kDelta>
+template <SplitSums::Order kOrder>
 __global__ void __launch_bounds__(kPushThreads)
     any_push_combine(const __grid_constant__ PushReduce::Args a, const __grid_constant__ OwnParts parts) {
-  push_reduce<DeltaValues::Type::kBf16>(a, OwnCombined<kDelta>{parts.of, parts.first},
+  push_reduce<DeltaValues::Type::kBf16>(a, OwnCombined<kOrder>{parts.of, parts.first},
                                         {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 

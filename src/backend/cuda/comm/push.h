@@ -23,6 +23,7 @@ struct DeltaValues {
   // Each rank's are where PartPlaces says (share_box.h): with those who add them up, by shares; or all with all, who
   // read them there.
   enum class Sending : uint8_t { kNot, kToOwners, kToAll } sent = Sending::kNot;
+  const Combine::Args* parts = nullptr;  // of short bf16 ones, still to be made of these; null: they are there
 
   [[nodiscard]] constexpr int64_t bytes() const { return (type == Type::kF32 ? 4 : 2) * count; }
   [[nodiscard]] constexpr int64_t words() const { return (bytes() + 3) / 4; }  // of 32 bits
@@ -79,9 +80,11 @@ struct OwnParts {
 };
 // Throws where the parts have another place than args.values, too.
 struct PushCombine {
-  static constexpr Kernel kNames[] = {
-      {"any_push_combine<sums>"}, {"any_push_combine<experts f32>"}, {"any_push_combine<experts bf16>"}};
-  [[nodiscard]] static constexpr Kernel name(NormDelta delta) { return kNames[static_cast<size_t>(delta)]; }
+  [[nodiscard]] static constexpr Kernel name(SplitSums::Order order) {
+    if (order == SplitSums::Order::kTiles) return {"any_push_combine<sums>"};
+    return {order == SplitSums::Order::kExpertsF32 ? "any_push_combine<experts f32>"
+                                                   : "any_push_combine<experts bf16>"};
+  }
   struct Args {
     PushReduce::Args message;
     OwnParts parts;

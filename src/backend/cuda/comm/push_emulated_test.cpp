@@ -191,7 +191,7 @@ TEST(push_emulated, what_makes_the_values_is_combined_on_the_way) {
   constexpr int kRanks = 2, kCtas = 2;
   HostRanks ranks(kRanks, 16 * kSweptWords);
   for (const CombineCase& c : combine_cases()) {
-    SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(c.delta) << ", " << c.tokens << " tokens");
+    SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(c.order) << ", " << c.tokens << " tokens");
     PartsOfRanks parts(c, kRanks, 90);
     ASSERT_EQ(emulation::run({.grid = kRanks * kCtas, .threads = kPushThreads, .seed = 7, .predecessor = {}},
                              [&] {
@@ -200,14 +200,12 @@ TEST(push_emulated, what_makes_the_values_is_combined_on_the_way) {
                                const Combine::Args own = parts.args(rank);
                                const PushReduce::Args args{
                                    .link = ranks.link(rank), .values = own.tiles, .words = parts.words()};
-                               switch (c.delta) {
-                                 case NormDelta::kSplits:
-                                   return push_reduce<kBf16>(args, OwnCombined<NormDelta::kSplits>{own, 0}, share);
-                                 case NormDelta::kExpertsF32:
-                                   return push_reduce<kBf16>(args, OwnCombined<NormDelta::kExpertsF32>{own, 0}, share);
-                                 case NormDelta::kExpertsBf16:
-                                   return push_reduce<kBf16>(args, OwnCombined<NormDelta::kExpertsBf16>{own, 0}, share);
-                               }
+                               using enum SplitSums::Order;
+                               if (c.order == kExpertsF32)
+                                 return push_reduce<kBf16>(args, OwnCombined<kExpertsF32>{own, 0}, share);
+                               if (c.order == kExpertsBf16)
+                                 return push_reduce<kBf16>(args, OwnCombined<kExpertsBf16>{own, 0}, share);
+                               push_reduce<kBf16>(args, OwnCombined<kTiles>{own, 0}, share);
                              }),
               "");
     parts.expect_sums();

@@ -107,7 +107,7 @@ TEST(share_emulated, parts_are_sent_as_they_are_combined) {
   constexpr int kRanks = 2, kCtas = 2;
   for (CombineCase c : combine_cases()) {
     while (split_pitch(c.tokens, c.hidden) / 2 <= kChunkWords) c.tokens *= 2;
-    SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(c.delta) << ", " << c.tokens << " tokens");
+    SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(c.order) << ", " << c.tokens << " tokens");
     ShareRanks ranks(kRanks, 4);
     for (const uint64_t seed : {90, 91}) {
       PartsOfRanks parts(c, kRanks, seed);
@@ -136,7 +136,7 @@ TEST(share_emulated, parts_are_sent_as_they_are_combined) {
 // Two ranks' parts lie on both cards, as any_combine alone makes them; a layer's other sum is left alone.
 TEST(share_emulated, parts_are_exchanged_as_they_are_combined) {
   for (const CombineCase& c : combine_cases()) {
-    SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(c.delta) << ", " << c.tokens << " tokens");
+    SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(c.order) << ", " << c.tokens << " tokens");
     PartsOfRanks parts(c, 2, 92);
     const auto words = static_cast<size_t>(parts.words());
     Exchange exchange{.shape = {.words = parts.words() + 4}};

@@ -38,7 +38,7 @@ struct OwnValues {
     return __float_as_uint(__uint_as_float(a) + __uint_as_float(b));
   }
 };
-template <NormDelta kDelta>
+template <SplitSums::Order kOrder>
 struct OwnCombined {
   static constexpr bool kMade = true;
   const Combine::Args& parts;
@@ -47,7 +47,7 @@ struct OwnCombined {
     const HalfTile half = half_tile_at(parts.tokens, parts.hidden, first + vector);
     if (half.token >= parts.tokens) return {};  // a place of no token
     Quad sum[2];
-    combine_half<kDelta>(parts, half, sum);
+    combine_half<kOrder>(parts, half, sum);
     return bf16_of(sum);
   }
 };

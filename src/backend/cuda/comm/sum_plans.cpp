@@ -56,7 +56,7 @@ void check_args(const PushReduce::Args& a) {
 
 void check_args(const PushCombine::Args& a) {
   const auto& [message, parts] = a;
-  const Kernel name = PushCombine::name(norm_delta(parts.of));
+  const Kernel name = PushCombine::name(parts.of.sums.order);
   check_args(message);
   check_args(parts.of);
   require_shape(parts.first >= 0 && message.values == parts.of.tiles + 8 * parts.first, name,

@@ -56,8 +56,8 @@ inline constexpr int64_t kNcclBytes = int64_t{64} << 20;  // of one call
 struct SumShape {
   DeltaValues values;  // wherever they are
   int ranks = 2, ranks_on_card = 1, sms = 1;
-  bool by_nccl = false;                    // every message
-  std::optional<NormDelta> combines = {};  // the values are still to be made, of this
+  bool by_nccl = false;                           // every message
+  std::optional<SplitSums::Order> combines = {};  // the values are still to be made, of this
 };
 struct SumPlan {
   SumWay way;

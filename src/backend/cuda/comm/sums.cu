@@ -19,15 +19,12 @@ void PushReduce::launch(const Args& args, DeltaValues::Type type, const Plan& pl
 void PushCombine::launch(const Args& args, const Plan& plan, const Launch& on) {
   check_args(args);
   const auto& [message, parts] = args;
-  const NormDelta delta = norm_delta(parts.of);
-  const ChainedLaunch launch = planned(name(delta), plan, on);
-  switch (delta) {
-    case NormDelta::kSplits: return launch_chained(any_push_combine<NormDelta::kSplits>, launch, message, parts);
-    case NormDelta::kExpertsF32:
-      return launch_chained(any_push_combine<NormDelta::kExpertsF32>, launch, message, parts);
-    case NormDelta::kExpertsBf16:
-      return launch_chained(any_push_combine<NormDelta::kExpertsBf16>, launch, message, parts);
-  }
+  using enum SplitSums::Order;
+  const SplitSums::Order order = parts.of.sums.order;
+  auto* const kernel = order == kExpertsF32    ? any_push_combine<kExpertsF32>
+                       : order == kExpertsBf16 ? any_push_combine<kExpertsBf16>
+                                               : any_push_combine<kTiles>;
+  launch_chained(kernel, planned(name(order), plan, on), message, parts);
 }
 
 void PushGather::launch(const Args& args, const Plan& plan, const Launch& on) {
@@ -48,9 +45,9 @@ void load_push_kernels() {
   cudaFuncAttributes code{};
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kF32>));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kBf16>));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<NormDelta::kSplits>));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<NormDelta::kExpertsF32>));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<NormDelta::kExpertsBf16>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<SplitSums::Order::kTiles>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<SplitSums::Order::kExpertsF32>));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<SplitSums::Order::kExpertsBf16>));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_gather));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_pick));
   static_cast<void>(cudaFuncGetAttributes(&code, any_push_barrier));

@@ -112,17 +112,4 @@ Plan plan_int8(int64_t rows, int64_t pairs, int64_t experts) {
           .grid_y = tiles};
 }
 
-std::vector<float> int8_values(std::span<const F16> blocks) {
-  std::vector<float> values;
-  values.reserve(blocks.size());
-  const auto* bytes = reinterpret_cast<const uint8_t*>(blocks.data());
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const uint8_t* block = bytes + i / kMxBlock * kInt8BlockBytes;
-    float scale = 0;
-    std::memcpy(&scale, block + kInt8ScaleAt, sizeof(scale));
-    values.push_back(static_cast<float>(static_cast<int8_t>(block[i % kMxBlock])) * scale);
-  }
-  return values;
-}
-
 }  // namespace nibble::backend::cuda

@@ -278,7 +278,8 @@ Made by_groups(const Rank& rank, const Step& step) {
                               .inter = rank.width()},
                              rank.width());
   std::vector<uint16_t> combined(static_cast<size_t>(split_pitch(step.tokens, step.hidden)), 0xffff);
-  const Combine::Args combined_args{.experts = {.at = y.data(), .weights = step.weights.data(), .topk = step.topk},
+  const SplitSums sums{y.data(), step.topk, SplitSums::Order::kExpertsF32, step.weights.data()};
+  const Combine::Args combined_args{.sums = sums,
                                     .ids = step.ids.data(),
                                     .own = rank.own,
                                     .tiles = combined.data(),

@@ -98,7 +98,7 @@ void check_args(const NormRouteArgs& a) {
   const RouteTokens::Args& r = a.route;
   require_shape(norm_route_serves({r.tokens, r.hidden, r.experts}), kName,
                 "1 to 64 tokens, up to 128 experts in fours, hidden of 8 to 64 panels", r.hidden);
-  require_shape(a.norm.experts.at == nullptr && a.norm.sums.splits > 0 && a.norm.norm != nullptr &&
+  require_shape(!a.norm.sums.of_experts() && a.norm.sums.splits > 0 && a.norm.norm != nullptr &&
                     a.norm.tokens == r.tokens && a.norm.hidden == r.hidden,
                 kName, "a norm of sums of the same tokens", r.tokens);
   const GemmInput& rounded = a.norm.rounded;

@@ -108,12 +108,6 @@ static_assert(pairs_bijective());
 
 namespace nibble::backend::cuda {
 
-// A matrix in this layout.
-struct PackedMatrix {
-  const uint8_t* data = nullptr;  // of kQ, kK and kV: the layer's one matrix of all three
-  layout::Packing packing = layout::Packing::kBf16;
-};
-
 // What plans and their checks round and align by.
 inline bool aligned(const void* p) { return p != nullptr && reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -8,7 +8,8 @@
 #include "backend/cuda/experts/experts.h"
 
 #include <algorithm>
-#include <utility>
+#include <iterator>
+#include <span>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -42,49 +43,101 @@ int64_t sum_floats(const Dims& d, int64_t tokens, const Card& card) {
   return floats;
 }
 
-void carve_gemms(const ArenaNeeds& needs, Arena& a, Carver& carver) {
+PairLists carve_lists(const Dims& d, int64_t pairs, int tile_tokens, Carver& carver) {
+  return {.pairs = carver.take<int32_t>(max_places(pairs, d.experts)),
+          .tiles = carver.take<ExpertTile>(max_expert_tiles(pairs, d.experts, tile_tokens)),
+          .tile_counts = carver.take<int32_t>(kTileCounts)};
+}
+
+RowOrderArena carve_row_order(const BackendConfig& config, Carver& carver) {
+  const Dims& d = config.dims;
+  const int64_t tokens = config.max_tokens;
+  return {.k = carver.take<float>(tokens * d.kv_width()),
+          .v = carver.take<float>(tokens * d.kv_width()),
+          .expert_hidden = carver.take<float>(tokens * d.topk * d.inter)};
+}
+
+PackedArena carve_packed(const ArenaNeeds& needs, Carver& carver) {
+  const Dims& d = needs.config.dims;
+  const int64_t tokens = needs.config.max_tokens, routed = std::min<int64_t>(tokens, kRouteMaxTokens);
+  PackedArena a;
+  if (!page_type(needs.kv).alone) a.qkv = carver.take<float>(tokens * (d.q_width() + 2 * d.kv_width()));
+  a.expert_hidden = carver.take<F16>(tokens * d.topk * layout::block_pair_width(d.inter));
+  a.residual_sum = carver.take<float>(std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
+  if (needs.config.own_experts) a.combined = carver.take<uint16_t>(split_pitch(tokens, d.hidden));
+  a.inverse = carver.take<float>(tokens);
+  a.normed = carver.take<F16>(tokens * d.hidden);
+  a.down_finished = carver.take_zeros<int>(d.hidden / layout::kTileRows);
+  a.route_parts = carver.take<float>(route_parts_floats({routed, d.hidden, d.experts}));
+  a.route_finished = carver.take_zeros<int>(route_tiles(routed));
+  return a;
+}
+
+GemmArena carve_gemms(const ArenaNeeds& needs, Carver& carver) {
   const Dims& d = needs.config.dims;
   const int64_t tokens = needs.config.max_tokens, pairs = tokens * d.topk, places = max_places(pairs, d.experts);
   const int64_t rows = std::max<int64_t>(tokens, needs.config.max_rows);
-  a.gemm_x = carver.take<uint16_t>(in_atoms(rows) * std::max(d.hidden, d.q_width()));
-  a.gemm_u = carver.take<uint16_t>(places * layout::block_pair_width(d.inter));
+  GemmArena a;
+  a.x = carver.take<uint16_t>(in_atoms(rows) * std::max(d.hidden, d.q_width()));
+  a.u = carver.take<uint16_t>(places * layout::block_pair_width(d.inter));
   const auto& arches = needs.card.arches;
   if (std::any_of(arches.begin(), arches.end(), [](const Arch& arch) { return arch.experts_gemm.by_place; })) {
-    a.gemm_placed_x = carver.take<uint16_t>(places * std::max(d.hidden, layout::block_pair_width(d.inter) / 2));
-    a.gemm_row_scales = carver.take<float>(places);
-    a.gemm_ranges = {carver.take<int32_t>(expert_ranges(tokens) * d.experts), carver.take<int32_t>(d.experts),
-                     carver.take<int>(1)};
+    a.placed_x = carver.take<uint16_t>(places * std::max(d.hidden, layout::block_pair_width(d.inter) / 2));
+    a.row_scales = carver.take<float>(places);
+    a.ranges = {carver.take<int32_t>(expert_ranges(tokens) * d.experts), carver.take<int32_t>(d.experts),
+                carver.take_zeros<int>(1)};
   }
-  a.gemm_y = carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card)));
-  a.gemm_pairs = carver.take<int32_t>(places);
-  a.gemm_places = carver.take<int32_t>(pairs);
-  a.gemm_tiles = carver.take<ExpertTile>(max_expert_tiles(pairs, d.experts, kGrouped.rows));
-  a.gemm_tile_counts = carver.take<int32_t>(kTileCounts);
+  a.y = carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card)));
+  a.places = carver.take<int32_t>(pairs);
+  a.lists = carve_lists(d, pairs, kGrouped.rows, carver);
+  return a;
 }
 
-void carve_attention(const ArenaNeeds& needs, Arena& a, Carver& carver) {
+ScreenScratch carve_screen(const BackendConfig& config, Carver& carver) {
+  const Dims& d = config.dims;
+  const int64_t rows = std::min<int64_t>(config.max_rows, kGemvTokens);
+  return {.v = carver.take<float>(rows * d.hidden),
+          .tokens = carver.take<ScreenedToken>(rows),
+          .part_value = carver.take<float>(rows * kScreenParts),
+          .part_token = carver.take<int32_t>(rows * kScreenParts),
+          .tiles = carver.take<int32_t>(d.vocab / layout::kTileRows),
+          .state = carver.take_zeros<ScreenState>(1)};
+}
+
+AttendArena carve_attention(const ArenaNeeds& needs, Carver& carver) {
   const Dims& d = needs.config.dims;
   const auto row_bytes = static_cast<int>(page_row_bytes(needs.kv, d.head_dim));
   const int target = most_target(static_cast<int>(d.kv_heads), row_bytes, plan_device(needs.card.facts));
   const DecodeScratch scratch = decode_scratch(target, d.kv_heads);
-  a.attend_partials = carver.take<float>(scratch.floats);
-  a.attend_finished = carver.take<int>(scratch.counters);
-  a.attend_counters = scratch.counters;
-  a.decode_tokens = carver.take<int32_t>(needs.config.max_tokens);
-  a.attend_tiles = carver.take<AttendTile>(max_attend_tiles(needs.config.max_tokens));
+  return {.partials = carver.take<float>(scratch.floats),
+          .finished = carver.take_zeros<int>(scratch.counters),
+          .decode_tokens = carver.take<int32_t>(needs.config.max_tokens),
+          .tiles = carver.take<AttendTile>(max_attend_tiles(needs.config.max_tokens))};
 }
 
-void carve_head(const BackendConfig& config, HeadArena& a, Carver& carver) {
+HeadArena carve_head(const BackendConfig& config, Carver& carver) {
   const HeadConfig& head = *config.head;
   const Dims& d = config.dims;
   const int64_t tokens = config.max_tokens, rows = config.max_rows, width = head.taps * head.target_hidden;
-  a.taps = carver.take<float>(tokens * width);
-  a.rounded_taps = carver.take<Bf16>(tokens * width);
-  a.x = carver.take<Bf16>(std::max(tokens, rows) * 2 * d.hidden);
-  a.attended = carver.take<Bf16>(tokens * d.q_width());
-  a.gated = carver.take<Bf16>(tokens * d.inter);
-  a.features = carver.take<float>(rows * d.hidden);
-  if (!head.target_ids.empty()) a.target_ids = carver.take<int32_t>(d.vocab);
+  return {.taps = carver.take<float>(tokens * width),
+          .rounded_taps = carver.take<Bf16>(tokens * width),
+          .x = carver.take<Bf16>(std::max(tokens, rows) * 2 * d.hidden),
+          .attended = carver.take<Bf16>(tokens * d.q_width()),
+          .gated = carver.take<Bf16>(tokens * d.inter),
+          .features = carver.take<float>(rows * d.hidden),
+          .target_ids = head.target_ids.empty() ? nullptr : carver.take<int32_t>(d.vocab)};
+}
+
+StepArena carve_step(const BackendConfig& config, Carver& carver) {
+  const auto kinds = std::ssize(kinds_of(config.dims));
+  StepArena a;
+  a.pitch = std::max<int64_t>(8, (config.max_tokens + 3) / 4 * 4);
+  a.rows = carver.take<int32_t>((4 + kinds) * a.pitch);
+  a.row_pages = most_row_pages(config);
+  a.page_ids = std::min<int64_t>(config.max_tokens, kMaxStepRows) * a.row_pages;
+  for (int32_t*& pages : std::span(a.pages).first(static_cast<size_t>(kinds))) pages = carver.take<int32_t>(a.page_ids);
+  a.logit_tokens = carver.take<int32_t>(config.max_rows);
+  return a;
 }
 
 }  // namespace
@@ -116,59 +169,26 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   a.router_logits = carver.take<float>(tokens * d.experts);
   a.expert_ids = carver.take<int32_t>(pairs);
   a.expert_weights = carver.take<float>(pairs);
-  if (needs.matrices == Matrices::kPacked) {
-    if (!page_type(needs.kv).alone) a.qkv = carver.take<float>(tokens * (d.q_width() + 2 * d.kv_width()));
-    a.expert_hidden_f16 = carver.take<F16>(pairs * layout::block_pair_width(d.inter));
-    a.residual_sum = carver.take<float>(few * d.hidden);
-    if (config.own_experts) a.combined = carver.take<uint16_t>(split_pitch(tokens, d.hidden));
-    a.inverse = carver.take<float>(tokens);
-    a.normed_f16 = carver.take<F16>(tokens * d.hidden);
-    a.down_finished = carver.take<int>(d.hidden / layout::kTileRows);
-    a.route_parts =
-        carver.take<float>(route_parts_floats({std::min<int64_t>(tokens, kRouteMaxTokens), d.hidden, d.experts}));
-    a.route_finished = carver.take<int>(route_tiles(std::min<int64_t>(tokens, kRouteMaxTokens)));
-  } else {
-    if (!config.head) {
-      a.k = carver.take<float>(tokens * d.kv_width());
-      a.v = carver.take<float>(tokens * d.kv_width());
-      a.expert_hidden = carver.take<float>(pairs * d.inter);
-    }
-  }
   a.expert_out = carver.take<float>(pairs * d.hidden);
-  a.moe_pairs = carver.take<int32_t>(max_places(pairs, d.experts));
-  a.moe_tiles = carver.take<ExpertTile>(max_expert_tiles(pairs, d.experts, kMoeTileTokens));
-  a.moe_tile_counts = carver.take<int32_t>(kTileCounts);
   a.logits = carver.take<float>(rows * d.vocab);
-  if (needs.gemms) carve_gemms(needs, a, carver);
-  if (needs.flash) carve_attention(needs, a, carver);
-  if (config.head) carve_head(config, a.head, carver);
-  a.step_pitch = std::max<int64_t>(8, (tokens + 3) / 4 * 4);
-  const size_t kinds = kinds_of(d).size();
-  int32_t* row = carver.take<int32_t>((4 + static_cast<int64_t>(kinds)) * a.step_pitch);
-  const auto next_row = [&](int32_t*& array) { array = std::exchange(row, row == nullptr ? row : row + a.step_pitch); };
-  for (int32_t** array : {&a.ids, &a.positions, &a.token_row, &a.last_key}) next_row(*array);
-  for (size_t kind = 0; kind < kinds; ++kind) next_row(a.kv_slots[kind]);
-  a.row_pages = most_row_pages(config);
-  a.page_ids = std::min<int64_t>(tokens, kMaxStepRows) * a.row_pages;
-  for (size_t kind = 0; kind < kinds; ++kind) a.pages[kind] = carver.take<int32_t>(a.page_ids);
-  a.logit_tokens = carver.take<int32_t>(rows);
-  a.rope_inv_freq = carver.take<float>(d.head_dim / 2);
-  a.rope_cosine = carver.take<float>(tokens * d.head_dim / 2);
-  a.rope_sine = carver.take<float>(tokens * d.head_dim / 2);
-  a.sample_params = carver.take<SampleRowParams>(rows);
-  a.sample_threshold = carver.take<uint64_t>(rows);
-  a.sample_part_value = carver.take<float>(rows * kSampleParts);
-  a.sample_part_token = carver.take<int32_t>(rows * kSampleParts);
-  a.sampled = carver.take<int32_t>(rows);
-  if (needs.screen) {
-    const int64_t screened = std::min<int64_t>(rows, kGemvTokens);
-    a.screen = {.v = carver.take<float>(screened * d.hidden),
-                .tokens = carver.take<ScreenedToken>(screened),
-                .part_value = carver.take<float>(screened * kScreenParts),
-                .part_token = carver.take<int32_t>(screened * kScreenParts),
-                .tiles = carver.take<int32_t>(d.vocab / layout::kTileRows),
-                .state = carver.take<ScreenState>(1)};
-  }
+  a.lists = carve_lists(d, pairs, kMoeTileTokens, carver);
+  if (needs.matrices == Matrices::kPacked)
+    a.packed = carve_packed(needs, carver);
+  else if (!config.head)
+    a.row_order = carve_row_order(config, carver);
+  if (needs.gemms) a.gemm = carve_gemms(needs, carver);
+  if (needs.flash) a.attend = carve_attention(needs, carver);
+  if (config.head) a.head = carve_head(config, carver);
+  a.step = carve_step(config, carver);
+  a.rope = {.inv_freq = carver.take<float>(d.head_dim / 2),
+            .cosine = carver.take<float>(tokens * d.head_dim / 2),
+            .sine = carver.take<float>(tokens * d.head_dim / 2)};
+  a.sample = {.params = carver.take<SampleRowParams>(rows),
+              .threshold = carver.take<uint64_t>(rows),
+              .part_value = carver.take<float>(rows * kSampleParts),
+              .part_token = carver.take<int32_t>(rows * kSampleParts),
+              .tokens = carver.take<int32_t>(rows)};
+  if (needs.screen) a.screen = carve_screen(config, carver);
   for (const LayerKind kind : config.layer_kinds)
     a.kv.push_back(carve_pages(d, config.kv_pages[static_cast<size_t>(kind)], needs.kv, carver));
   return a;

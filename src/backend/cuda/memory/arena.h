@@ -8,8 +8,11 @@
 #include "backend/cuda/sampling/screen.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 namespace nibble::backend::cuda {
@@ -29,11 +32,68 @@ class Carver {
     bytes_ += count * static_cast<int64_t>(sizeof(T));
     return reinterpret_cast<T*>(at);
   }
+  // What begins as zeros.
+  template <class T>
+  [[nodiscard]] T* take_zeros(int64_t count) {
+    T* const at = take<T>(count);
+    if (at != nullptr) zeros_.push_back(std::as_writable_bytes(std::span(at, static_cast<size_t>(count))));
+    return at;
+  }
   [[nodiscard]] int64_t bytes() const { return bytes_; }
+  [[nodiscard]] const std::vector<std::span<std::byte>>& zeros() const { return zeros_; }
 
  private:
   std::byte* base_;
   int64_t bytes_ = 0;
+  std::vector<std::span<std::byte>> zeros_;
+};
+
+// Pairs of tokens and experts by expert (gemm_plan.h GroupTiles).
+struct PairLists {
+  int32_t* pairs = nullptr;        // [max_places]
+  ExpertTile* tiles = nullptr;     // [max_expert_tiles]
+  int32_t* tile_counts = nullptr;  // [kTileCounts]
+};
+
+// What the plain kernels have between them.
+struct RowOrderArena {
+  float *k = nullptr, *v = nullptr;  // [tokens, kv_heads * head_dim]
+  float* expert_hidden = nullptr;    // [tokens, topk, inter]
+};
+
+// What kernels of packed matrices have between them.
+struct PackedArena {
+  float* qkv = nullptr;           // [tokens, (heads + 2 * kv_heads) * head_dim] before rope, by a gemv, for pages whose
+                                  // values do not stand alone
+  F16* expert_hidden = nullptr;   // [tokens, topk, layout::block_pair_width(inter)]
+  float* residual_sum = nullptr;  // [min(tokens, 8), hidden] of a fused step, from attn_in to route: its CTAs still
+                                  // read residual when the first of them has added delta
+  uint16_t* combined = nullptr;   // [split_pitch(tokens, hidden)] bf16, of one of several ranks
+  float* inverse = nullptr;       // [tokens] 1 / rms of residual, of the last route
+  F16* normed = nullptr;          // [tokens, hidden] what the experts multiply
+  int* down_finished = nullptr;   // [hidden / 16] zero between launches
+  float* route_parts = nullptr;   // [route_parts_floats(min(tokens, 512))]
+  int* route_finished = nullptr;  // [route_tiles(min(tokens, 512))] zero between steps
+};
+
+// Around GEMMs.
+struct GemmArena {
+  uint16_t* x = nullptr;         // [max(tokens, rows), max(hidden, heads * head_dim)], as the GEMM takes it
+  uint16_t* u = nullptr;         // [tokens, topk, layout::block_pair_width(inter)] f16, or by place
+  uint16_t* placed_x = nullptr;  // x by place: down writes its results while gate_up still reads; SM90
+  float* row_scales = nullptr;   // [max_places] where placed_x is codes of rows: x's, then u's
+  ExpertRanges ranges{};         // of steps of any_route_sums; SM90
+  float* y = nullptr;            // what readers add up; of the experts, in bf16, [tokens, topk, hidden]
+  int32_t* places = nullptr;     // [tokens, topk]
+  PairLists lists;
+};
+
+// Attention on tensor cores.
+struct AttendArena {
+  float* partials = nullptr;         // DecodeScratch floats
+  int* finished = nullptr;           // DecodeScratch counters; zero between launches
+  int32_t* decode_tokens = nullptr;  // [tokens]
+  AttendTile* tiles = nullptr;       // [max_attend_tiles]
 };
 
 // A head's, beside what a model has.
@@ -47,78 +107,66 @@ struct HeadArena {
   int32_t* target_ids = nullptr;  // [vocab], where the head has some
 };
 
-struct Arena {
-  // Slots, and scratch between them
-  float* residual = nullptr;         // [tokens, hidden]
-  float* residual_sum = nullptr;     // [min(tokens, 8), hidden] of a fused step, from attn_in to route: its CTAs still
-                                     // read residual when the first of them has added delta
-  float* delta = nullptr;            // [tokens, hidden] or, with GEMMs, [min(tokens, 8), hidden]; of a fused step
-                                     // there may be two parts, one after the other, as far as its tokens go
-  float* normed = nullptr;           // [max(tokens, rows), hidden]
-  float* taps = nullptr;             // [tokens, BackendConfig::taps, hidden]
-  float* q = nullptr;                // [tokens, heads * head_dim]
-  float* k = nullptr;                // [tokens, kv_heads * head_dim]; not with packed matrices
-  float* v = nullptr;                // as k
-  float* qkv = nullptr;              // [tokens, (heads + 2 * kv_heads) * head_dim] before rope, by a gemv; with packed
-                                     // matrices, for pages whose values do not stand alone
-  float* attn = nullptr;             // [tokens, heads * head_dim]
-  float* router_logits = nullptr;    // [tokens, experts]
-  float* inverse = nullptr;          // [tokens] 1 / rms of residual, of the last route; with packed matrices
-  int32_t* expert_ids = nullptr;     // [tokens, topk]
-  float* expert_weights = nullptr;   // [tokens, topk]
-  float* expert_hidden = nullptr;    // [tokens, topk, inter]
-  F16* expert_hidden_f16 = nullptr;  // [tokens, topk, layout::block_pair_width(inter)], instead of expert_hidden
-  F16* normed_f16 = nullptr;         // [tokens, hidden], with packed matrices: what the experts multiply
-  float* expert_out = nullptr;       // [tokens, topk, hidden]
-  uint16_t* combined = nullptr;      // [split_pitch(tokens, hidden)] bf16, of one of several ranks with packed matrices
-  int* down_finished = nullptr;      // [hidden / 16] zero between launches; with packed matrices
-  float* route_parts = nullptr;      // [route_parts_floats(min(tokens, 512))], with packed matrices
-  int* route_finished = nullptr;     // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
-  int32_t* moe_pairs = nullptr;      // [max_places]
-  ExpertTile* moe_tiles = nullptr;   // [max_expert_tiles]
-  int32_t* moe_tile_counts = nullptr;  // [kTileCounts]
-  float* logits = nullptr;             // [rows, vocab]
-  // Around GEMMs; only where the step may run on them
-  uint16_t* gemm_x = nullptr;           // [max(tokens, rows), max(hidden, heads * head_dim)], as the GEMM takes it
-  uint16_t* gemm_u = nullptr;           // [tokens, topk, layout::block_pair_width(inter)] f16, or by place
-  uint16_t* gemm_placed_x = nullptr;    // x by place: down writes its results while gate_up still reads; SM90
-  float* gemm_row_scales = nullptr;     // [max_places] where gemm_placed_x is codes of rows: x's, then u's
-  float* gemm_y = nullptr;              // what readers add up; of the experts, in bf16, [tokens, topk, hidden]
-  int32_t* gemm_pairs = nullptr;        // [max_places]
-  int32_t* gemm_places = nullptr;       // [tokens, topk]
-  ExpertTile* gemm_tiles = nullptr;     // [max_expert_tiles]
-  int32_t* gemm_tile_counts = nullptr;  // [kTileCounts]
-  ExpertRanges gemm_ranges{};           // of steps of any_route_sums; SM90
-  // Attention on tensor cores; only with it
-  float* attend_partials = nullptr;  // DecodeScratch floats
-  int* attend_finished = nullptr;    // DecodeScratch counters; zero between launches
-  int64_t attend_counters = 0;
-  int32_t* decode_tokens = nullptr;    // [tokens]
-  AttendTile* attend_tiles = nullptr;  // [max_attend_tiles]
-  // The step's arrays
-  int32_t* ids = nullptr;        // [tokens]; this and those up to kv_slots are rows, step_pitch apart, of one array
-  int32_t* positions = nullptr;  // [tokens]
-  int32_t* token_row = nullptr;  // [tokens]
-  int32_t* last_key = nullptr;   // [tokens] the position a token attends from
-  std::array<int32_t*, kLayerKinds> kv_slots{};  // of kinds_of(dims), as pages
-  int64_t step_pitch = 0;
+// The step's arrays.
+struct StepArena {
+  int32_t* rows = nullptr;  // ids, positions, rows of tokens, last keys, then the kv slots of each of kinds_of(dims)
+  int64_t pitch = 0;        // of these, [tokens] each
   std::array<int32_t*, kLayerKinds> pages{};  // [page_ids]
   int64_t page_ids = 0;                       // capacity of each
   int64_t row_pages = 0;                      // most of one row
   int32_t* logit_tokens = nullptr;            // [rows]
-  float* rope_inv_freq = nullptr;             // [head_dim / 2]
-  float* rope_cosine = nullptr;               // [tokens, head_dim / 2]
-  float* rope_sine = nullptr;                 // [tokens, head_dim / 2]
-  // Sampling
-  SampleRowParams* sample_params = nullptr;  // [rows]
-  uint64_t* sample_threshold = nullptr;      // [rows]
-  float* sample_part_value = nullptr;        // [rows, kSampleParts]
-  int32_t* sample_part_token = nullptr;      // [rows, kSampleParts]
-  int32_t* sampled = nullptr;                // [rows]
-  ScreenScratch screen{};                    // where logits are screened: of up to kGemvTokens rows
-  std::vector<KvPages> kv;                   // per layer
-  HeadArena head{};
 };
+struct RopeArena {
+  float* inv_freq = nullptr;                 // [head_dim / 2]
+  float *cosine = nullptr, *sine = nullptr;  // [tokens, head_dim / 2]
+};
+struct SampleArena {
+  SampleRowParams* params = nullptr;  // [rows]
+  uint64_t* threshold = nullptr;      // [rows]
+  float* part_value = nullptr;        // [rows, kSampleParts]
+  int32_t* part_token = nullptr;      // [rows, kSampleParts]
+  int32_t* tokens = nullptr;          // [rows]
+};
+
+struct Arena {
+  // Slots, and scratch between them
+  float* residual = nullptr;  // [tokens, hidden]
+  float* delta = nullptr;     // [tokens, hidden] or, with GEMMs, [min(tokens, 8), hidden]; of a fused step there may
+                              // be two parts, one after the other, as far as its tokens go
+  float* normed = nullptr;    // [max(tokens, rows), hidden]
+  float* taps = nullptr;      // [tokens, BackendConfig::taps, hidden]
+  float* q = nullptr;         // [tokens, heads * head_dim]
+  float* attn = nullptr;      // [tokens, heads * head_dim]
+  float* router_logits = nullptr;   // [tokens, experts]
+  int32_t* expert_ids = nullptr;    // [tokens, topk]
+  float* expert_weights = nullptr;  // [tokens, topk]
+  float* expert_out = nullptr;      // [tokens, topk, hidden]
+  float* logits = nullptr;          // [rows, vocab]
+  PairLists lists;
+  // Of two ranks that exchange their parts whole, each sum's (comm/share_box.h): not in the allocation
+  uint32_t *both_of_o = nullptr, *both_of_experts = nullptr;
+  std::optional<RowOrderArena> row_order;
+  std::optional<PackedArena> packed;
+  std::optional<GemmArena> gemm;
+  std::optional<AttendArena> attend;
+  std::optional<ScreenScratch> screen;  // of up to kGemvTokens rows of logits
+  std::optional<HeadArena> head;
+  StepArena step;
+  RopeArena rope;
+  SampleArena sample;
+  std::vector<KvPages> kv;  // per layer
+};
+
+// Where in an arena something begins.
+using Place = void* (*)(const Arena&);
+template <auto kMember>
+void* in(const Arena& at) {
+  return at.*kMember;
+}
+template <auto kPart, auto kMember>
+void* in(const Arena& at) {
+  return (*(at.*kPart)).*kMember;
+}
 
 // How the matrices are held: in row order for the plain kernels, or packed for the streaming ones.
 enum class Matrices : uint8_t { kRowOrder, kPacked };

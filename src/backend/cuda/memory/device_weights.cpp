@@ -115,7 +115,7 @@ PackedWeights::Bias PackedWeights::qkv_bias(WeightRole role, int layer) {
   return {whole + first_row(role, config_.dims), whole};
 }
 
-PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
+const uint8_t* PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
   const MatrixShape shape{source.rows, source.cols, packed_shape(role, config_.dims).order};
   const Packing packing = packing_of(role, config_.dense);
   std::byte *whole = nullptr, *part = nullptr;
@@ -135,7 +135,7 @@ PackedMatrix PackedWeights::upload(WeightRole role, int layer, const SlabSource&
         .cols = shape.cols,
         .order = shape.order},
        config_.dense.of(role), source, slabs);
-  return {reinterpret_cast<const uint8_t*>(whole), packing};
+  return reinterpret_cast<const uint8_t*>(whole);
 }
 
 void PackedWeights::finish() {

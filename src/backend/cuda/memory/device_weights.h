@@ -42,8 +42,9 @@ class PackedWeights {
  public:
   PackedWeights(const BackendConfig& config, cudaStream_t stream) : config_(config), stream_(stream) {}
 
-  // REQUIRES is_packed(role), and a source of its shape. The source is read until slabs.wait() returns.
-  PackedMatrix upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs);
+  // REQUIRES is_packed(role), and a source of its shape. The source is read until slabs.wait() returns. The matrix: of
+  // kQ, kK and kV the layer's one of all three.
+  const uint8_t* upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs);
   // The biases of q, k and v, one after the other: where this role's part begins, and the whole.
   struct Bias {
     Bf16 *part = nullptr, *whole = nullptr;
@@ -106,7 +107,7 @@ class DeviceWeights {
   }
   // The biases of q, k and v with packed matrices: the three, one after the other.
   [[nodiscard]] const Bf16* qkv_bias(WeightHandle handle) const { return of(handle).qkv_bias; }
-  [[nodiscard]] const PackedMatrix& matrix(WeightHandle handle) const { return of(handle).matrix; }
+  [[nodiscard]] const uint8_t* matrix(WeightHandle handle) const { return of(handle).matrix; }
   [[nodiscard]] MxfpMatrix mxfp4(WeightHandle handle) const;  // experts in row order
   // A head's vector; of q's bias: of q, k and v.
   [[nodiscard]] const float* floats(WeightHandle handle) const {
@@ -116,8 +117,8 @@ class DeviceWeights {
  private:
   struct DeviceWeight {
     DeviceBytes values, scales;
-    PackedMatrix matrix;             // of a packed role, which has no values here
-    const Bf16* qkv_bias = nullptr;  // of a role that is part of it
+    const uint8_t* matrix = nullptr;  // of a packed role, which has no values here
+    const Bf16* qkv_bias = nullptr;   // of a role that is part of it
   };
   WeightHandle upload_all(const HostWeight& weight);
   // A head's: matrices in bf16 and row order, q, k and v of a layer below each other, as are gate and up; vectors f32.

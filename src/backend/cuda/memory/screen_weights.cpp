@@ -23,8 +23,8 @@ ScreenWeights::ScreenWeights(int64_t rows, int64_t cols)
            .cols = static_cast<int>(cols)};
 }
 
-void ScreenWeights::make(const PackedMatrix& matrix, cudaStream_t stream) {
-  copy_.matrix = matrix.data;
+void ScreenWeights::make(const uint8_t* matrix, cudaStream_t stream) {
+  copy_.matrix = matrix;
   make_screen_copy(copy_, stream);
   std::vector<float> lengths(static_cast<size_t>(copy_.rows));
   cuda_check(

@@ -2,7 +2,6 @@
 // The short copy of the unembedding that a screen reads (sampling/screen.h), in device memory of its own.
 
 #include "backend/cuda/card/device.h"
-#include "backend/cuda/layout/packed.h"
 #include "backend/cuda/sampling/screen.h"
 
 #include <cstdint>
@@ -12,8 +11,8 @@ namespace nibble::backend::cuda {
 class ScreenWeights {
  public:
   ScreenWeights(int64_t rows, int64_t cols);
-  // Of a matrix in bf16 that is there. Returns when it is made.
-  void make(const PackedMatrix& matrix, cudaStream_t stream);
+  // Of a matrix in bf16, packed (layout/packed.h), that is there. Returns when it is made.
+  void make(const uint8_t* matrix, cudaStream_t stream);
   [[nodiscard]] const ScreenCopy& copy() const { return copy_; }
   // What the screens so far have counted, in the host's memory, where the card writes it.
   [[nodiscard]] ScreenCounts* counts() const { return reinterpret_cast<ScreenCounts*>(counts_.get()); }

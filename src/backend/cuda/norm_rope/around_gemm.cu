@@ -14,9 +14,9 @@ namespace {
 
 // Where experts in bf16 have more tokens than there are CTAs at once, and these have room for their rows.
 bool launch_norm_experts(const NormSums::Args& args, const Launch& on) {
-  if (args.experts.at == nullptr || args.experts.type != ExpertSums::Type::kBf16 || args.experts.topk > kWarpLanes)
-    return false;
-  const int64_t smem = NormExpertsShared::bytes(args.hidden, args.experts.topk);
+  const int topk = args.sums.splits;
+  if (args.sums.order != SplitSums::Order::kExpertsBf16 || topk == 0 || topk > kWarpLanes) return false;
+  const int64_t smem = NormExpertsShared::bytes(args.hidden, topk);
   if (args.tokens <= multiprocessors() || smem > attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) return false;
   const int threads = norm_threads(args.hidden);
   auto* const kernel =
@@ -35,19 +35,22 @@ bool launch_norm_experts(const NormSums::Args& args, const Launch& on) {
 void NormSums::launch(const Args& args, const Launch& on) {
   check_args(args);
   if (launch_norm_experts(args, on)) return;
-  auto* const kernel = args.experts.at == nullptr                    ? any_norm_sums_f32<NormDelta::kSplits>
-                       : args.experts.type == ExpertSums::Type::kF32 ? any_norm_sums_f32<NormDelta::kExpertsF32>
-                                                                     : any_norm_sums_f32<NormDelta::kExpertsBf16>;
+  using enum SplitSums::Order;
+  auto* const kernel = args.sums.order == kExpertsF32    ? any_norm_sums_f32<kExpertsF32>
+                       : args.sums.order == kExpertsBf16 ? any_norm_sums_f32<kExpertsBf16>
+                                                         : any_norm_sums_f32<kTiles>;
   // Not before qkv's GEMM, whose rings would find no room beside them.
-  const int smem = std::max(kNormSharedBytes, args.sums.splits > 0 ? spreading_bytes(args.tokens) : 0);
+  const bool spreads = args.sums.splits > 0 && !args.sums.of_experts();
+  const int smem = std::max(kNormSharedBytes, spreads ? spreading_bytes(args.tokens) : 0);
   launch_chained(kernel, {NormSums::kName, on, args.tokens, norm_threads(args.hidden), smem}, args);
 }
 
 void Combine::launch(const Args& args, const Launch& on) {
   check_args(args);
-  auto* const kernel = args.experts.at == nullptr                    ? any_combine_f32<NormDelta::kSplits>
-                       : args.experts.type == ExpertSums::Type::kF32 ? any_combine_f32<NormDelta::kExpertsF32>
-                                                                     : any_combine_f32<NormDelta::kExpertsBf16>;
+  using enum SplitSums::Order;
+  auto* const kernel = args.sums.order == kExpertsF32    ? any_combine_f32<kExpertsF32>
+                       : args.sums.order == kExpertsBf16 ? any_combine_f32<kExpertsBf16>
+                                                         : any_combine_f32<kTiles>;
   if (args.rows != nullptr)
     return launch_chained(kernel, {Combine::kName, on, args.tokens, norm_threads(args.hidden)}, args);
   launch_chained(kernel,

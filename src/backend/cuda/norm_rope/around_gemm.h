@@ -10,35 +10,31 @@
 
 namespace nibble::backend::cuda {
 
-// A GEMM's result in splits, which its reader adds up.
+// What its reader adds up, s rising: splits of a GEMM, Σ_s sums[s, t]; or what a token's experts made, Σ_s weights[t,
+// s] sums[t, s].
 struct SplitSums {
   const void* at = nullptr;
-  int splits = 0;  // 0: there is none
-  // f32 [tokens, rows], or bf16 where gemm_plan.h place_in_sums says
-  enum class Order : uint8_t { kRows, kTiles } order = {};
-  [[nodiscard]] constexpr int bytes() const { return splits * (order == Order::kTiles ? 2 : 4); }  // of a value
+  int splits = 0;  // 0: there is nothing to add; of experts the topk
+  enum class Order : uint8_t {
+    kRows,        // f32 [splits, tokens, rows]
+    kTiles,       // bf16 [splits], each where gemm_plan.h place_in_sums says
+    kExpertsF32,  // [tokens, splits, rows]
+    kExpertsBf16
+  } order = {};
+  const float* weights = nullptr;  // [tokens, splits], of experts
+  [[nodiscard]] constexpr bool of_experts() const { return order >= Order::kExpertsF32; }
+  [[nodiscard]] constexpr int bytes() const {  // of a value
+    return splits * (order == Order::kRows || order == Order::kExpertsF32 ? 4 : 2);
+  }
 };
 
-// The results of each token's experts. The reader adds them up with the experts' weights.
-struct ExpertSums {
-  const void* at = nullptr;  // [tokens, topk, hidden]; none: there is nothing to add
-  enum class Type : uint8_t { kF32, kBf16 } type = Type::kF32;
-  const float* weights = nullptr;  // [tokens, topk]
-  int topk = 0;
-};
-
-// The form of a delta that its reader adds up.
-enum class NormDelta : uint8_t { kSplits, kExpertsF32, kExpertsBf16 };
-
-// x[t] += Σ_s sums[s, t] + bias, s rising, and the bias first; or x[t] += Σ_k weights[t, k] experts[t, k], k rising.
-// Then rmsnorm(x[t]) * norm, in f32 or rounded as a GEMM or the experts take it, or both.
+// x[t] += bias + the sums; then rmsnorm(x[t]) * norm, in f32 or rounded as a GEMM or the experts take it, or both.
 struct NormSums {
   static constexpr Kernel kName{"any_norm_sums_f32"};
   struct Args {
     float* x = nullptr;          // [tokens, hidden]
     SplitSums sums{};            // rows: hidden
-    const Bf16* bias = nullptr;  // [hidden], with sums
-    ExpertSums experts{};        // not with sums
+    const Bf16* bias = nullptr;  // [hidden], with splits of a GEMM
     const Bf16* norm = nullptr;  // [hidden]; null: nothing but x
     float* normed = nullptr;     // [tokens, hidden]
     GemmInput rounded{};
@@ -50,14 +46,12 @@ struct NormSums {
 void check_args(const NormSums::Args& args);
 inline constexpr int kNormHidden = 4096;
 
-// One rank's delta as a row per token, for the sum over ranks: bias + Σ_s sums[s, t], the bias first; or Σ_k
-// weights[t, k] experts[t, k] over the rank's own experts, in the order of k.
+// One rank's delta as a row per token, for the sum over ranks: bias + the sums, of its own experts alone.
 struct Combine {
   static constexpr Kernel kName{"any_combine_f32"};
   struct Args {
-    SplitSums sums{};              // rows: hidden
-    const Bf16* bias = nullptr;    // [hidden], with sums
-    ExpertSums experts{};          // not with sums
+    SplitSums sums{};              // rows: hidden; of a GEMM by tiles
+    const Bf16* bias = nullptr;    // [hidden], with splits of a GEMM
     const int32_t* ids = nullptr;  // [tokens, topk], with experts: the router's
     OwnExperts own{};
     float* rows = nullptr;       // [tokens, hidden] out, or
@@ -68,12 +62,6 @@ struct Combine {
   static void launch(const Args& args, const Launch& on);
 };
 void check_args(const Combine::Args& args);
-
-template <class Args>
-[[nodiscard]] constexpr NormDelta norm_delta(const Args& args) {
-  if (args.experts.at == nullptr) return NormDelta::kSplits;
-  return args.experts.type == ExpertSums::Type::kF32 ? NormDelta::kExpertsF32 : NormDelta::kExpertsBf16;
-}
 
 // q, k, v = the sums + bias; rope rotates q and k; k and v go into their slots. Rows are heads of 64: q, then k, then
 // v. The rows of the sums are in RowOrder::kHeads64.
@@ -95,14 +83,13 @@ struct RopeSums {
 };
 void check_args(const RopeSums::Args& args);
 
-// The residual stream as a head reads it: out[t] = x[t] + delta[t] + rest[t], the terms that there are.
+// The residual stream as a head reads it: out[t] = x[t] + the sums.
 struct Tap {
   static constexpr Kernel kName{"any_tap_f32"};
   struct Args {
-    const float* x = nullptr;      // [tokens, hidden]
-    const float* delta = nullptr;  // [tokens, hidden]
-    const float* rest = nullptr;   // [tokens, hidden], with delta
-    float* out = nullptr;          // [tokens, hidden], rows `pitch` floats apart
+    const float* x = nullptr;  // [tokens, hidden]
+    SplitSums sums{};          // in rows of hidden
+    float* out = nullptr;      // [tokens, hidden], rows `pitch` floats apart
     int64_t pitch = 0;
     int tokens = 0, hidden = 0;  // hidden: a multiple of 4
   };

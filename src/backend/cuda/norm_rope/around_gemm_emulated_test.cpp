@@ -37,9 +37,10 @@ void emulate(int64_t grid, int threads, const std::function<void()>& kernel) {
 TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
   const auto run = [](const NormSums::Args& args) {
     emulate(args.tokens, norm_threads(args.hidden), [&] {
-      if (args.experts.at == nullptr) return any_norm_sums_f32<NormDelta::kSplits>(args);
-      if (args.experts.type == ExpertSums::Type::kF32) return any_norm_sums_f32<NormDelta::kExpertsF32>(args);
-      any_norm_sums_f32<NormDelta::kExpertsBf16>(args);
+      if (!args.sums.of_experts()) return any_norm_sums_f32<SplitSums::Order::kTiles>(args);
+      if (args.sums.order == SplitSums::Order::kExpertsF32)
+        return any_norm_sums_f32<SplitSums::Order::kExpertsF32>(args);
+      any_norm_sums_f32<SplitSums::Order::kExpertsBf16>(args);
     });
   };
   check_norm<HostArray>({.tokens = 2, .hidden = 2880, .splits = 5, .type = InputType::kF16}, run);
@@ -53,8 +54,8 @@ TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
   check_norm<HostArray>({.tokens = 2, .hidden = 384, .splits = 3, .normed = false, .rounded = false}, run);
   check_norm<HostArray>({.tokens = 3, .hidden = 2880, .topk = 4, .panels = true, .normed = false}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 192, .topk = 6, .type = InputType::kBf16}, run);
-  check_norm<HostArray>({.tokens = 2, .hidden = 384, .topk = 2, .experts = ExpertSums::Type::kF32, .panels = true},
-                        run);
+  check_norm<HostArray>(
+      {.tokens = 2, .hidden = 384, .topk = 2, .experts = SplitSums::Order::kExpertsF32, .panels = true}, run);
   check_norm<HostArray>(
       {.tokens = 2, .hidden = 2880, .splits = 1, .order = SplitSums::Order::kRows, .type = InputType::kMxfp8}, run);
   check_norm<HostArray>({.tokens = 3, .hidden = 192, .splits = 3, .type = InputType::kMxfp8, .normed = false}, run);
@@ -86,9 +87,8 @@ void check_combine(const NormCase& c, const OwnExperts& own, bool by_tiles) {
   std::vector<float> rows(static_cast<size_t>(c.tokens) * width, std::nanf(""));
   std::vector<uint16_t> tiles(static_cast<size_t>(split_pitch(c.tokens, c.hidden)), 0x7fff);
   const void* const experts = in.of_bf16() ? static_cast<const void*>(in.y16.data()) : in.y.data();
-  const Combine::Args args{.sums = {c.splits > 0 ? in.sums.values.data() : nullptr, c.splits, c.order},
+  const Combine::Args args{.sums = in.sums_at(in.sums.values.data(), experts, in.weights.data()),
                            .bias = c.splits > 0 ? in.bias.data() : nullptr,
-                           .experts = {c.topk == 0 ? nullptr : experts, c.experts, in.weights.data(), c.topk},
                            .ids = ids.data(),
                            .own = own,
                            .rows = by_tiles ? nullptr : rows.data(),
@@ -115,7 +115,7 @@ TEST(around_gemm_emulated, combine_makes_a_row_per_token_of_a_rank) {
     check_combine({.tokens = 2, .hidden = 192, .splits = 1}, {}, by_tiles);
     for (const OwnExperts& own : {OwnExperts{}, OwnExperts{2, 3}, OwnExperts{6, 2}}) {
       check_combine({.tokens = 9, .hidden = 192, .topk = 4}, own, by_tiles);
-      check_combine({.tokens = 3, .hidden = 2880, .topk = 4, .experts = ExpertSums::Type::kF32}, own, by_tiles);
+      check_combine({.tokens = 3, .hidden = 2880, .topk = 4, .experts = SplitSums::Order::kExpertsF32}, own, by_tiles);
     }
   }
 }

@@ -77,7 +77,7 @@ TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
   check_norm<DeviceArray>({.tokens = 17, .hidden = 2880, .splits = 3, .normed = false, .rounded = false}, run);
   for (const int tokens : {1, 9, 300})
     for (const int topk : {1, 4, 6})
-      for (const auto experts : {ExpertSums::Type::kF32, ExpertSums::Type::kBf16}) {
+      for (const auto experts : {SplitSums::Order::kExpertsF32, SplitSums::Order::kExpertsBf16}) {
         check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .panels = true, .normed = false},
                                 run);
         check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .normed = false, .rounded = false},

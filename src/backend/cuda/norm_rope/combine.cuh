@@ -1,7 +1,7 @@
 #pragma once
-// combine: bias + Σ_s sums[s, t], or Σ_k weights[t, k] experts[t, k] over a rank's own experts, a row per token: what
+// combine: bias + Σ_s sums[s, t], or Σ_k weights[t, k] sums[t, k] over a rank's own experts, a row per token: what
 // ranks add up is then no more than that     source: torch/model.py MLPBlock; arguments: around_gemm.h Combine::Args
-// sums f32 [splits] of [tokens, hidden], or bf16 by tiles     experts f32 or bf16 [tokens, topk, hidden]
+// sums bf16 by tiles; of experts f32 or bf16 [tokens, topk, hidden]
 // out  f32 [tokens, hidden], or bf16 by tiles
 // grid half a row tile of a token per thread: CTAs of a token, or of eight, whose tiles fill lines, by a part of the
 // row bytes, flops: cost(), and what PartPlaces sends crosses the link meanwhile rounding: f32 in a fixed order, the
@@ -15,49 +15,16 @@ namespace nibble::backend::cuda {
 inline constexpr int kCombineThreads = 480;
 [[nodiscard]] constexpr int combine_parts(int hidden) { return (hidden + kCombineThreads - 1) / kCombineThreads; }
 
-// to += what the rank's own experts made of half a row tile of a token, as HalfTile::add; four experts' loads are under
-// way together.
-template <NormDelta kDelta>
-__device__ __forceinline__ void add_own_experts(const Combine::Args& a, const HalfTile& half, Quad (&to)[2]) {
-  constexpr int kTogether = 4;
-  const int64_t first = int64_t{half.token} * a.experts.topk;
-  for (int e = 0; e < a.experts.topk; e += kTogether) {
-    float weight[kTogether] = {};
-    Quad y[kTogether][2];
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      if (e + i >= a.experts.topk) continue;
-      if (!a.own.all() && a.own.number_of(a.ids[first + e + i]) < 0) continue;  // nobody wrote these
-      weight[i] = a.experts.weights[first + e + i];
-      const int64_t at = (first + e + i) * a.hidden + half.row();
-#pragma unroll
-      for (int q = 0; q < 2; ++q) {
-        if constexpr (kDelta == NormDelta::kExpertsBf16) {
-          y[i][q] = Quad::of(static_cast<const Bf16*>(a.experts.at) + at + 8 * q);
-        } else {
-          y[i][q].add(static_cast<const float*>(a.experts.at) + at + 8 * q);
-        }
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i)
-#pragma unroll
-      for (int q = 0; q < 2; ++q)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) to[q].v[c] = fmaf(weight[i], y[i][q].v[c], to[q].v[c]);
-  }
-}
-
 // sum += half a row tile of a token.
-template <NormDelta kDelta>
+template <SplitSums::Order kOrder>
 __device__ __forceinline__ void combine_half(const Combine::Args& a, const HalfTile& half, Quad (&sum)[2]) {
-  if constexpr (kDelta == NormDelta::kSplits) {
-    for (int q = 0; q < 2; ++q)
-      if (a.bias != nullptr) sum[q] = Quad::of(a.bias + half.row() + 8 * q);
-    half.add(a.sums, sum[0], sum[1]);
-  } else {
-    add_own_experts<kDelta>(a, half, sum);
-  }
+  for (int q = 0; q < 2; ++q)
+    if (a.bias != nullptr) sum[q] = Quad::of(a.bias + half.row() + 8 * q);
+  // Nobody wrote what others' experts make.
+  const auto is_own = [&](int e) {
+    return a.own.all() || a.own.number_of(a.ids[int64_t{half.token} * a.sums.splits + e]) >= 0;
+  };
+  add_sums<kOrder, 8>(a.sums, half, half.row(), sum, is_own);
 }
 
 // As place_in_sums orders them.
@@ -74,17 +41,17 @@ __device__ __forceinline__ HalfTile half_tile_at(int tokens, int hidden, int64_t
   return {tokens, hidden, token, 2 * tile + place % 2};
 }
 
-template <NormDelta kDelta>
+template <SplitSums::Order kOrder>
 __device__ __forceinline__ void combine_row(const Combine::Args& a) {
   const HalfTile half{a.tokens, a.hidden, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x)};
   if (half.row() >= a.hidden) return;
   Quad sum[2];
-  combine_half<kDelta>(a, half, sum);
+  combine_half<kOrder>(a, half, sum);
   for (int q = 0; q < 2; ++q) sum[q].store(a.rows + int64_t{half.token} * a.hidden + half.row() + 8 * q);
 }
 
 // Eight tokens have a block of 256 bytes of every row tile: 16 threads'.
-template <NormDelta kDelta>
+template <SplitSums::Order kOrder>
 __device__ __forceinline__ void combine_tiles(const Combine::Args& a) {
   const auto blocks = static_cast<int>(gridDim.x), own = static_cast<int>(threadIdx.x) % 16;
   const int tile = static_cast<int>(blockIdx.y) * (kCombineThreads / 16) + static_cast<int>(threadIdx.x) / 16;
@@ -93,18 +60,18 @@ __device__ __forceinline__ void combine_tiles(const Combine::Args& a) {
   const HalfTile half = half_tile_at(a.tokens, a.hidden, block * 16 + own);
   if (half.token >= a.tokens) return;
   Quad sum[2];
-  combine_half<kDelta>(a, half, sum);
+  combine_half<kOrder>(a, half, sum);
   uint32_t* const to = a.places.place(reinterpret_cast<uint32_t*>(a.tiles), block) + 4 * own;
   const uint4 values = bf16_of(sum);
   *reinterpret_cast<uint4*>(to) = values;
   if (uint32_t* const copy = a.places.copy(block); copy != nullptr) *reinterpret_cast<uint4*>(copy + 4 * own) = values;
 }
 
-template <NormDelta kDelta>
+template <SplitSums::Order kOrder>
 __global__ void __launch_bounds__(kNormMaxThreads) any_combine_f32(const __grid_constant__ Combine::Args a) {
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
-  a.rows != nullptr ? combine_row<kDelta>(a) : combine_tiles<kDelta>(a);
+  a.rows != nullptr ? combine_row<kOrder>(a) : combine_tiles<kOrder>(a);
 }
 
 }  // namespace nibble::backend::cuda

@@ -1,5 +1,5 @@
 #pragma once
-// norm_sums of experts in bf16, for steps of more tokens than run at once: x[t] += Σ_k weights[t, k] experts[t, k];
+// norm_sums of experts in bf16, for steps of more tokens than run at once: x[t] += Σ_k weights[t, k] sums[t, k];
 // rmsnorm(x[t]) * norm     arguments: around_gemm.h NormSums::Args; the same bits as norm_sums.cuh
 // grid as many CTAs as run at once, which take tokens in turn; a warp copies 256 columns of the next one while it sums
 //      those of this one, eight a thread
@@ -44,17 +44,17 @@ struct NormExpertsShared {
 __device__ __forceinline__ void copy_token(const NormSums::Args& a, const NormExpertsShared& shared, int64_t token,
                                            int stage) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpLanes, warp = thread / kWarpLanes;
-  const int k = kNormColumns * thread, topk = a.experts.topk;
+  const int k = kNormColumns * thread, topk = a.sums.splits;
   if (k < a.hidden)
     for (int e = 0; e < topk; ++e)
       ptx::async_copy16(shared.expert(stage, e, k),
-                        static_cast<const Bf16*>(a.experts.at) + (token * topk + e) * a.hidden + k, ptx::Fill::kCopy);
+                        static_cast<const Bf16*>(a.sums.at) + (token * topk + e) * a.hidden + k, ptx::Fill::kCopy);
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
     const int own = kNormColumns * kWarpLanes * warp + 4 * (kWarpLanes * q + lane);
     if (own < a.hidden) ptx::async_copy16(shared.x(stage, own), a.x + token * a.hidden + own, ptx::Fill::kCopy);
   }
-  if (lane < topk) ptx::async_copy4(shared.weight(stage, warp, lane), a.experts.weights + token * topk + lane);
+  if (lane < topk) ptx::async_copy4(shared.weight(stage, warp, lane), a.sums.weights + token * topk + lane);
 }
 
 // x += what the experts made of the thread's columns.
@@ -82,7 +82,7 @@ template <int kMaxThreads>
 __global__ void __launch_bounds__(kMaxThreads, kNormExpertsCtas* kNormFewThreads / kMaxThreads)
     any_norm_experts_f32(const __grid_constant__ NormSums::Args a) {
   extern __shared__ __align__(128) uint8_t smem[];
-  const NormExpertsShared shared{ptx::shared_address(smem), a.hidden, a.experts.topk};
+  const NormExpertsShared shared{ptx::shared_address(smem), a.hidden, a.sums.splits};
   const int k = kNormColumns * static_cast<int>(threadIdx.x), step = static_cast<int>(gridDim.x);
   const bool mine = k < a.hidden;
   ptx::grid_dependency_launch();

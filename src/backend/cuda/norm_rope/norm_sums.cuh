@@ -1,9 +1,9 @@
 #pragma once
-// norm_sums: x[t] += bias + Σ_s sums[s, t], or Σ_k weights[t, k] experts[t, k]; rmsnorm(x[t]) * norm, in f32 and
+// norm_sums: x[t] += bias + Σ_s sums[s, t], or Σ_k weights[t, k] sums[t, k]; rmsnorm(x[t]) * norm, in f32 and
 // rounded     source: torch/model.py RMSNorm, the residuals of AttentionBlock and MLPBlock; arguments: around_gemm.h
 // NormSums::Args
-// x, normed f32 [tokens, hidden]     sums f32 [splits] of [tokens, hidden], or bf16 by tiles
-// experts f32 or bf16 [tokens, topk, hidden]     rounded: f16 or bf16, row-major or layout/wgmma_b.h
+// x, normed f32 [tokens, hidden]     sums f32 [splits, tokens, hidden], or bf16 by tiles; of experts f32 or bf16
+// [tokens, topk, hidden]     rounded: f16 or bf16, row-major or layout/wgmma_b.h
 // grid one CTA per token, eight columns per thread: with sums, those of half a row tile
 // bytes, flops: cost()
 // predicted (H200, 64 tokens): 2.5 us with five splits, 2 us without; (H100, 8192 tokens, four experts in bf16) 150 us,
@@ -39,37 +39,46 @@ __device__ __forceinline__ float norm_sum(float value, uint32_t shared) {
   return warp_sum(lane < warps ? __uint_as_float(ptx::load_shared4(shared + static_cast<uint32_t>(lane * 4))) : 0.0f);
 }
 
-// x += what the experts made of the token's columns from k on; four experts' loads are under way together.
-template <NormDelta kDelta>
-__device__ __forceinline__ void add_experts(const NormSums::Args& a, int64_t token, int k, Quad (&x)[2]) {
-  constexpr int kTogether = 4;
-  const float* weights = a.experts.weights + token * a.experts.topk;
-  const int64_t first = token * a.experts.topk * a.hidden + k;
-  for (int e = 0; e < a.experts.topk; e += kTogether) {
-    float w[kTogether] = {};
-    Quad y[kTogether][2];
+// to += the sums of a token's columns from k on, two quads kApart columns apart; of the experts that `is_own` has,
+// whose loads are under way four together. kTiles serves rows, too; of both, `half` says which columns.
+template <SplitSums::Order kOrder, int kApart, class IsOwn>
+__device__ __forceinline__ void add_sums(const SplitSums& sums, const HalfTile& half, int k, Quad (&to)[2],
+                                         const IsOwn& is_own) {
+  if constexpr (kOrder == SplitSums::Order::kTiles) {
+    half.add(sums, to[0], to[1]);
+  } else {
+    constexpr int kTogether = 4;
+    const float* const weights = sums.weights + int64_t{half.token} * sums.splits;
+    const int64_t first = int64_t{half.token} * sums.splits * half.rows + k;
+    for (int e = 0; e < sums.splits; e += kTogether) {
+      float w[kTogether] = {};
+      Quad y[kTogether][2];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      if (e + i >= a.experts.topk) continue;
-      const int64_t at = first + int64_t{e + i} * a.hidden;
-      w[i] = weights[e + i];
-      if constexpr (kDelta == NormDelta::kExpertsBf16) {
-        Quad::of8(static_cast<const Bf16*>(a.experts.at) + at, y[i]);
-      } else {
-        for (int q = 0; q < 2; ++q) y[i][q].add(static_cast<const float*>(a.experts.at) + at + 4 * q);
+      for (int i = 0; i < kTogether; ++i) {
+        if (e + i >= sums.splits || !is_own(e + i)) continue;
+        w[i] = weights[e + i];
+        const int64_t at = first + int64_t{e + i} * half.rows;
+        if constexpr (kOrder == SplitSums::Order::kExpertsF32) {
+          for (int q = 0; q < 2; ++q) y[i][q].add(static_cast<const float*>(sums.at) + at + kApart * q);
+        } else if constexpr (kApart == 4) {
+          Quad::of8(static_cast<const Bf16*>(sums.at) + at, y[i]);
+        } else {
+          for (int q = 0; q < 2; ++q) y[i][q] = Quad::of(static_cast<const Bf16*>(sums.at) + at + kApart * q);
+        }
       }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+#pragma unroll
+        for (int c = 0; c < kNormColumns; ++c)
+          to[c / 4].v[c % 4] = fmaf(w[i], y[i][c / 4].v[c % 4], to[c / 4].v[c % 4]);
     }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i)
-#pragma unroll
-      for (int c = 0; c < kNormColumns; ++c) x[c / 4].v[c % 4] = fmaf(w[i], y[i][c / 4].v[c % 4], x[c / 4].v[c % 4]);
   }
 }
 
-template <NormDelta kDelta>
+template <SplitSums::Order kOrder>
 __global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __grid_constant__ NormSums::Args a) {
   static_assert(kNormMaxThreads / kWarpLanes <= kWarpLanes);
-  constexpr bool kSplits = kDelta == NormDelta::kSplits;
+  constexpr bool kSplits = kOrder == SplitSums::Order::kTiles;
   extern __shared__ __align__(128) uint8_t smem[];
   const int token = static_cast<int>(blockIdx.x);
   const HalfTile half{a.tokens, a.hidden, token, static_cast<int>(threadIdx.x)};
@@ -86,11 +95,7 @@ __global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __gri
   ptx::grid_dependency_wait();
   if (mine) {
     for (int q = 0; q < 2; ++q) x[q].add(a.x + row + kApart * q);
-    if constexpr (kSplits) {
-      half.add(a.sums, delta[0], delta[1]);
-    } else {
-      add_experts<kDelta>(a, token, k, x);
-    }
+    add_sums<kOrder, kApart>(a.sums, half, k, kSplits ? delta : x, [](int) { return true; });
   }
   float squares = 0, v[kNormColumns];
 #pragma unroll

@@ -1,6 +1,6 @@
 #pragma once
-// tap: out[t] = x[t] + delta[t] + rest[t]     source: the residual stream between layers; arguments: around_gemm.h
-// Tap::Args     x, delta, rest f32 [tokens, hidden]     out f32, rows at a pitch
+// tap: out[t] = x[t] + Σ_s sums[s, t]     source: the residual stream between layers; arguments: around_gemm.h
+// Tap::Args     x f32 [tokens, hidden]     sums f32 [splits, tokens, hidden]     out f32, rows at a pitch
 // grid one CTA per token, 4 values per thread     bytes tokens * hidden * (8 to 16)     rounding: f32, in this order
 
 #include "backend/cuda/norm_rope/around_gemm.h"
@@ -17,9 +17,9 @@ __global__ void __launch_bounds__(kTapThreads) any_tap_f32(const __grid_constant
   float* const out = a.out + int64_t{blockIdx.x} * a.pitch;
   for (int d = 4 * static_cast<int>(threadIdx.x); d < a.hidden; d += 4 * kTapThreads) {
     float4 sum = *reinterpret_cast<const float4*>(a.x + row + d);
-    for (const float* more : {a.delta, a.rest}) {
-      if (more == nullptr) continue;
-      const float4 term = *reinterpret_cast<const float4*>(more + row + d);
+    for (int s = 0; s < a.sums.splits; ++s) {
+      const float* const split = static_cast<const float*>(a.sums.at) + int64_t{s} * a.tokens * a.hidden;
+      const float4 term = *reinterpret_cast<const float4*>(split + row + d);
       sum = {sum.x + term.x, sum.y + term.y, sum.z + term.z, sum.w + term.w};
     }
     *reinterpret_cast<float4*>(out + d) = sum;

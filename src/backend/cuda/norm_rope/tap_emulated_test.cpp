@@ -13,7 +13,7 @@ namespace nibble::backend::cuda {
 namespace {
 
 struct TapCase {
-  int tokens, hidden, boundaries, column, terms;
+  int tokens, hidden, boundaries, column, splits;
 };
 
 // float4 wants 16 bytes.
@@ -26,21 +26,20 @@ struct Rows {
 TEST(tap_emulated, writes_the_sum_of_its_terms_to_its_boundary_alone) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0, 3);
-  for (const TapCase& c : {TapCase{1, 2880, 3, 0, 1}, TapCase{3, 2880, 3, 2, 3}, TapCase{9, 192, 1, 0, 2},
-                           TapCase{2, 4, 2, 1, 3}, TapCase{1, 1028, 4, 3, 2}}) {
-    SCOPED_TRACE(testing::Message() << c.tokens << " x " << c.hidden << ", boundary " << c.column << ", " << c.terms
-                                    << " terms");
+  for (const TapCase& c : {TapCase{1, 2880, 3, 0, 0}, TapCase{3, 2880, 3, 2, 2}, TapCase{9, 192, 1, 0, 1},
+                           TapCase{2, 4, 2, 1, 2}, TapCase{1, 1028, 4, 3, 1}}) {
+    SCOPED_TRACE(testing::Message() << c.tokens << " x " << c.hidden << ", boundary " << c.column << ", " << c.splits
+                                    << " splits");
     const auto count = static_cast<size_t>(c.tokens * c.hidden);
-    std::vector<Rows> terms(3, Rows(count));
-    for (Rows& term : terms)
-      for (size_t i = 0; i < count; ++i) term.at()[i] = normal(random);
+    Rows x(count), sums(2 * count);
+    for (size_t i = 0; i < count; ++i) x.at()[i] = normal(random);
+    for (size_t i = 0; i < 2 * count; ++i) sums.at()[i] = normal(random);
     const int pitch = c.boundaries * c.hidden;
     Rows out(static_cast<size_t>(c.tokens * pitch));
     constexpr float kUntouched = -7777;
     for (int i = 0; i < c.tokens * pitch; ++i) out.at()[i] = kUntouched;
-    const Tap::Args args{.x = terms[0].at(),
-                         .delta = c.terms > 1 ? terms[1].at() : nullptr,
-                         .rest = c.terms > 2 ? terms[2].at() : nullptr,
+    const Tap::Args args{.x = x.at(),
+                         .sums = {sums.at(), c.splits},
                          .out = out.at() + c.column * c.hidden,
                          .pitch = pitch,
                          .tokens = c.tokens,
@@ -51,8 +50,8 @@ TEST(tap_emulated, writes_the_sum_of_its_terms_to_its_boundary_alone) {
     for (int t = 0; t < c.tokens; ++t)
       for (int d = 0; d < pitch; ++d) {
         const auto from = static_cast<size_t>(t * c.hidden + d % c.hidden);
-        float want = terms[0].at()[from];
-        for (int term = 1; term < c.terms; ++term) want += terms[static_cast<size_t>(term)].at()[from];
+        float want = x.at()[from];
+        for (int split = 0; split < c.splits; ++split) want += sums.at()[static_cast<size_t>(split) * count + from];
         ASSERT_EQ(out.at()[t * pitch + d], d / c.hidden == c.column ? want : kUntouched) << t << ' ' << d;
       }
   }

@@ -22,9 +22,9 @@ void Maker::choose_prefill() {
 Node& Maker::rope_table() {
   return add<RopeTable>(per_token(tokens_), {}, [n = tokens()](const Binding& b) {
     return RopeTable::Args{.positions = b.step.positions,
-                           .inv_freq = b.at.rope_inv_freq,
-                           .cosine = b.at.rope_cosine,
-                           .sine = b.at.rope_sine,
+                           .inv_freq = b.at.rope.inv_freq,
+                           .cosine = b.at.rope.cosine,
+                           .sine = b.at.rope.sine,
                            .tokens = n,
                            .half = to_int(b.config.dims.head_dim / 2),
                            .concentration = b.config.rope_concentration};
@@ -37,25 +37,23 @@ void Maker::attn_in() {
   rope_table().layers = InLayers::kFirst;
   if (dense_gemms_) return gemm_attn_in();
   const Packing packed = packing(kQ);
-  const Delta::Form left = left_by_experts().form;
-  const bool parts = left == Delta::Form::kParts, rows = parts || left == Delta::Form::kRows;
-  const bool added = left == Delta::Form::kAdded;
-  if (!rows && !added) add_experts().layers = InLayers::kAfterFirst;
-  if (fused_ && !added) hold(Slot::kResidual, SlotForm::kSum);
-  for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, SlotForm::kNothing);
-  const auto input = [parts, rows, n = tokens_, sums = fused_ && !added,
-                      in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
-    const bool adds = rows && b.layer > 0;
+  const Delta left = left_by_experts();
+  if (!left.in_rows() && !left.added()) add_experts().layers = InLayers::kAfterFirst;
+  const bool sums = fused_ && !left.added();
+  if (sums) hold(Slot::kResidual, floats(in<&Arena::packed, &PackedArena::residual_sum>, d_.hidden));
+  hold_nothing({Slot::kNormed, Slot::kQkv});
+  const auto input = [left, sums, n = tokens_, in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
+    const bool adds = b.layer > 0;
     return RowsIn{.x = b.at.residual,
-                  .delta = {adds ? b.at.delta : nullptr, adds && parts ? b.rest(n) : nullptr},
-                  .sum = sums ? b.at.residual_sum : nullptr,
+                  .delta = {adds ? left.rows(b, 0, n) : nullptr, adds ? left.rows(b, 1, n) : nullptr},
+                  .sum = sums ? b.at.packed->residual_sum : nullptr,
                   .norm = b.w.attn_norm,
                   .eps = b.config.rms_eps,
                   .in_mxfp8 = in_mxfp8};
   };
   if (!pages_.alone) {  // whole rows: rope_sums has them
     dense(shape_of(kQ, tokens_), tokens_, {kAttnNorm, kQ, kK, kV}, [input](const Binding& b) {
-      return GemvDense::Args{.weights = b.w.qkv.data, .in = input(b), .y = b.at.qkv};
+      return GemvDense::Args{.weights = b.w.qkv.packed, .in = input(b), .y = b.at.packed->qkv};
     });
     qkv_sums_ = {nullptr, 1};
     return;
@@ -66,12 +64,12 @@ void Maker::attn_in() {
                   const int64_t rope = d.head_dim / 2;
                   RowsIn in = input(b);
                   in.x += t * d.hidden;
-                  return GemvQkv::Args{.weights = b.w.qkv.data,
-                                       .bias = b.w.q_bias,
+                  return GemvQkv::Args{.weights = b.w.qkv.packed,
+                                       .bias = b.w.qkv.bias,
                                        .in = in,
                                        .q = b.at.q + t * d.q_width(),
-                                       .cosine = b.at.rope_cosine + t * rope,
-                                       .sine = b.at.rope_sine + t * rope,
+                                       .cosine = b.at.rope.cosine + t * rope,
+                                       .sine = b.at.rope.sine + t * rope,
                                        .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)] + t,
                                        .kv = b.kv(),
                                        .heads = to_int(d.heads),
@@ -87,26 +85,24 @@ void Maker::plain_attn_in() {
                          .sum = adds ? b.at.residual : nullptr,
                          .scale = b.w.attn_norm};
   });
-  linear("q", tokens_, {d_.q_width(), d_.hidden}, {kQ, kQBias}, [](const Binding& b) {
-    return Linear::Args{.weight = b.w.q, .bias = b.w.q_bias, .x = b.at.normed, .out = b.at.q};
-  });
-  linear("k", tokens_, {d_.kv_width(), d_.hidden}, {kK, kKBias}, [](const Binding& b) {
-    return Linear::Args{.weight = b.w.k, .bias = b.w.k_bias, .x = b.at.normed, .out = b.at.k};
-  });
-  linear("v", tokens_, {d_.kv_width(), d_.hidden}, {kV, kVBias}, [](const Binding& b) {
-    return Linear::Args{.weight = b.w.v, .bias = b.w.v_bias, .x = b.at.normed, .out = b.at.v};
-  });
+  constexpr Place kNormed = in<&Arena::normed>;
+  const int64_t kv = d_.kv_width();
+  linear("q", tokens_, {kQ, kQBias}, {&LayerPointers::q, d_.q_width(), d_.hidden, kNormed, in<&Arena::q>});
+  linear("k", tokens_, {kK, kKBias},
+         {&LayerPointers::k, kv, d_.hidden, kNormed, in<&Arena::row_order, &RowOrderArena::k>});
+  linear("v", tokens_, {kV, kVBias},
+         {&LayerPointers::v, kv, d_.hidden, kNormed, in<&Arena::row_order, &RowOrderArena::v>});
 }
 
 void Maker::plain_rope_kv() {
   add<RopeKv>(RopeKv::kNames.of(pages_.dtype), per_token(tokens_), {}, [n = tokens()](const Binding& b) {
     const Dims& d = b.config.dims;
     return RopeKv::Args{.q = b.at.q,
-                        .k = b.at.k,
-                        .v = b.at.v,
+                        .k = b.at.row_order->k,
+                        .v = b.at.row_order->v,
                         .positions = b.step.positions,
                         .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
-                        .rope_inv_freq = b.at.rope_inv_freq,
+                        .rope_inv_freq = b.at.rope.inv_freq,
                         .kv = b.kv(),
                         .tokens = n,
                         .heads = to_int(d.heads),
@@ -120,23 +116,23 @@ void Maker::gemm_attn_in() {
   const GemmShape shape = shape_of(kQ, tokens_);
   const GemmInput in = input_of(shape, true);
   norm_sums({kAttnNorm}, left_by_experts(), [in](const Binding& b, NormSums::Args& args) {
-    if (b.layer == 0) args.experts = {}, args.sums = {};
+    if (b.layer == 0) args.sums = {};
     args.norm = b.w.attn_norm;
     args.rounded = in;
-    args.rounded.at = b.at.gemm_x;
+    args.rounded.at = b.at.gemm->x;
   });
-  for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, SlotForm::kNothing);
-  qkv_sums_ = sums(shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
+  hold_nothing({Slot::kNormed, Slot::kQkv});
+  qkv_sums_ = sums(shape, {kQ, kK, kV}, &LayerPointers::qkv, false);
 }
 
 void Maker::rope_sums() {
   const int64_t kv = 2 * d_.kv_width(), kv_bytes = 2 * d_.kv_heads * page_row_bytes(pages_.dtype, d_.head_dim);
   add<RopeSums>({kQBias, kKBias, kVBias}, [n = tokens(), sums = qkv_sums_, gemms = dense_gemms_](const Binding& b) {
-    return RopeSums::Args{.sums = {gemms ? b.at.gemm_y : b.at.qkv, sums.splits, sums.order},
-                          .bias = b.w.q_bias,
+    return RopeSums::Args{.sums = {gemms ? b.at.gemm->y : b.at.packed->qkv, sums.splits, sums.order},
+                          .bias = b.w.qkv.bias,
                           .q = b.at.q,
-                          .cosine = b.at.rope_cosine,
-                          .sine = b.at.rope_sine,
+                          .cosine = b.at.rope.cosine,
+                          .sine = b.at.rope.sine,
                           .kv_slots = b.step.kv_slots[static_cast<size_t>(b.kind)],
                           .kv = b.kv(),
                           .tokens = n,
@@ -182,14 +178,17 @@ void Maker::attend(LayerKind kind) {
                              }),
                  {args_.step.rows.begin(), args_.step.rows.end()});
   }
-  if (attend_stores_input()) {
+  const bool fp8 = args_.run.fp8_attention(), to_input = attend_stores_input();
+  GemmInput input;  // without a pointer
+  if (to_input) {
     const bool head = args_.config.head.has_value();
-    program_.attn_input = head ? GemmInput{} : input_of(shape_of(kO, tokens_), true);
-    const bool hides = head || in_codes(program_.attn_input.type);
-    hold(Slot::kAttn, hides ? SlotForm::kNothing : SlotForm::kInput);  // others are not rounded
+    if (!head) input = input_of(shape_of(kO, tokens_), true);
+    Held held = floats(in<&Arena::gemm, &GemmArena::x>, d_.q_width());
+    held.type = input.type == InputType::kF16 ? Held::Type::kF16 : Held::Type::kBf16;
+    held.panel_rows = input.rows;
+    hold(Slot::kAttn, head || in_codes(input.type) ? Held{} : held);  // others are not rounded
   }
-  const bool fp8 = args_.run.fp8_attention();
-  const auto args_of = [=, in = program_.attn_input, to_input = attend_stores_input()](const Binding& b) {
+  const auto args_of = [=](const Binding& b) {
     FlashArgs args{.q = b.at.q,
                    .out = b.at.attn,
                    .sinks = b.step.sinks ? b.w.sinks : nullptr,
@@ -203,10 +202,11 @@ void Maker::attend(LayerKind kind) {
                    .kv_heads = to_int(b.config.dims.kv_heads),
                    .window = window,
                    .fp8 = fp8,
-                   .partials = b.at.attend_partials,
-                   .finished = b.at.attend_finished};
+                   .partials = b.at.attend->partials,
+                   .finished = b.at.attend->finished};
     if (to_input)
-      args.rounded = {b.config.head ? reinterpret_cast<uint16_t*>(b.at.head.attended) : b.at.gemm_x, in.type, in.rows};
+      args.rounded = {b.config.head ? reinterpret_cast<uint16_t*>(b.at.head->attended) : b.at.gemm->x, input.type,
+                      input.rows};
     return args;
   };
   std::vector<Row> decodes, prefills;
@@ -241,8 +241,7 @@ void Maker::attend(LayerKind kind) {
         prefills);
   int64_t read = 0;
   for (const Row& row : prefills) read += row.tokens;
-  program_.nodes.back().moved =
-      static_cast<double>(read * d_.q_width() * (4 + (attend_stores_input() ? kInputBytes : 4)));
+  program_.nodes.back().moved = static_cast<double>(read * d_.q_width() * (4 + (to_input ? kInputBytes : 4)));
 }
 
 bool Maker::attend_stores_input() const {
@@ -258,39 +257,35 @@ void Maker::attn_out() {
   const Roles reads = {kO, kOBias};
   delta_ = {};
   if (plain()) {
-    return linear("o", tokens_, {d_.hidden, d_.q_width()}, reads, [](const Binding& b) {
-      return Linear::Args{.weight = b.w.o_rows, .bias = b.w.o_bias, .x = b.at.attn, .out = b.at.delta};
-    });
+    return linear("o", tokens_, reads,
+                  {&LayerPointers::o, d_.hidden, d_.q_width(), in<&Arena::attn>, in<&Arena::delta>});
   }
   const GemmShape shape = shape_of(kO, tokens_);
   if (dense_gemms_) {
-    if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
-    hold(Slot::kDelta, SlotForm::kNothing);
+    if (!attend_stores_input()) round(shape, true, in<&Arena::attn>);
+    hold_nothing({Slot::kDelta});
     // Tiles of codes are not sent as they are made.
-    using Sending = DeltaValues::Sending;
-    const Sending sent = sent_as_made();
-    if (sent != Sending::kNot && !split_gemm_for(shape) && leaves_tiles(shape) && shape.packing == Packing::kBf16) {
-      delta_ = sent == Sending::kToAll ? both(0) : Delta{.form = Delta::Form::kCombined, .sent = true};
-      return gemm(
-          shape, reads, [](const Binding& b) { return b.w.o.data; },
-          [places = places_of(delta_)](const Binding& b, GemmArgs& args) {
-            args.bias = b.w.o_bias;
-            args.sums = b.at.combined;
-            args.places = places;
-          });
+    if (sent_as_made() != DeltaValues::Sending::kNot && !split_gemm_for(shape) && leaves_tiles(shape) &&
+        shape.packing == Packing::kBf16) {
+      delta_ = row_per_token();
+      return gemm(shape, reads, &LayerPointers::o, [places = places_of(delta_)](const Binding& b, GemmArgs& args) {
+        args.bias = b.w.o.bias;
+        args.sums = b.at.packed->combined;
+        args.places = places;
+      });
     }
-    const BiasOf bias = [](const Binding& b) { return b.w.o_bias; };
-    const SplitSums left = sums(shape, reads, [](const Binding& b) { return b.w.o.data; }, is_rank() ? bias : nullptr);
-    delta_ = {left.order == SplitSums::Order::kTiles ? Delta::Form::kTiles : Delta::Form::kSums, left.splits,
-              is_rank()};
+    const SplitSums left = sums(shape, reads, &LayerPointers::o, is_rank());
+    delta_ = {.sums = left,
+              .at = in<&Arena::gemm, &GemmArena::y>,
+              .wants_bias = left.order == SplitSums::Order::kTiles || !is_rank()};
     return combine();
   }
   const bool halves = fused_ && o_in_halves(tuned_, {shape.rows, shape.cols, 1, shape.packing}, device_);
-  if (halves) delta_ = {Delta::Form::kParts};
-  hold(Slot::kDelta, halves ? SlotForm::kParts : SlotForm::kFloats);
+  if (halves) delta_.sums.splits = 2;
+  hold_delta();
   dense(shape, tokens_, reads, [halves, n = tokens_](const Binding& b) {
-    return GemvDense::Args{.weights = b.w.o.data,
-                           .bias = b.w.o_bias,
+    return GemvDense::Args{.weights = b.w.o.packed,
+                           .bias = b.w.o.bias,
                            .in = {.x = b.at.attn},
                            .y = b.at.delta,
                            .rest = halves ? b.rest(n) : nullptr};

@@ -1,5 +1,5 @@
 #pragma once
-// The form in which a stage leaves its delta.
+// The sums in which a stage leaves its delta.
 
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/program/program.h"
@@ -8,35 +8,29 @@
 
 namespace nibble::backend::cuda {
 
-// The next stage adds it to the residual.
+// The next stage adds them to the residual.
 struct Delta {
-  enum class Form : uint8_t {
-    kRows,         // f32 [tokens, hidden]: Arena::delta
-    kParts,        // two of them, to be added
-    kSums,         // sums of a GEMM, with or without o's bias: Arena::gemm_y
-    kTiles,        // sums in one or more splits, bf16, in tiles (gemm_plan.h), without the bias: Arena::gemm_y
-    kExpertsF32,   // [tokens, topk, hidden], without the experts' weights: Arena::expert_out
-    kExpertsBf16,  // the same in bf16: Arena::gemm_y
-    kCombined,     // a row per token, as one split of kTiles: Arena::combined
-    kBoth,         // of two ranks, a row per token of each, as two splits of kTiles: Delta::both
-    kAdded         // already in the residual
-  } form = Form::kRows;
-  int splits = 1;
-  bool biased = false;  // kSums: with o's bias
-  bool sent = false;    // kCombined: each value lies on the rank that adds it up
-  int sum = 0;          // kBoth: which of the layer's
-  const void* both = nullptr;
+  SplitSums sums{nullptr, 1};    // without pointers; no splits: they are in the residual already
+  Place at = in<&Arena::delta>;  // where they lie
+  bool wants_bias = false;       // o's is still to be added
+  // On a rank it is the rank's part. Of two that send all, it has both ranks' parts.
+  DeltaValues::Sending sent = DeltaValues::Sending::kNot;
 
+  [[nodiscard]] bool added() const { return sums.splits == 0; }
+  // Floats, which a kernel of few tokens adds by itself.
+  [[nodiscard]] bool in_rows() const { return !added() && sums.order == SplitSums::Order::kRows; }
+  // The split-th of them, a step's tokens one after the other; null: it has no such rows.
+  [[nodiscard]] const float* rows(const Binding& b, int split, int64_t tokens) const;
   // Bytes of a token.
-  [[nodiscard]] int64_t bytes(const Dims& dims) const;
+  [[nodiscard]] int64_t bytes(const Dims& dims) const { return sums.bytes() * dims.hidden; }
 
+  [[nodiscard]] SplitSums bound(const Binding& b) const;
   // The arguments of a norm_sums that adds it.
-  [[nodiscard]] NormSums::Args sums(const Binding& b, int tokens) const;
+  [[nodiscard]] NormSums::Args norm(const Binding& b, int tokens) const;
 
-  // On a rank it is the rank's part. The sum over ranks wants a row per token, so kTiles and experts are combined.
-  [[nodiscard]] bool wants_combine() const;
+  // The sum over ranks wants a row per token, with its bias.
+  [[nodiscard]] bool wants_combine() const { return sums.of_experts() || wants_bias; }
   [[nodiscard]] Combine::Args combine(const Binding& b, int tokens) const;
-  [[nodiscard]] NormDelta combines() const;  // what is combined. REQUIRES wants_combine()
   // What the sum over ranks adds up. REQUIRES !wants_combine().
   [[nodiscard]] DeltaValues values(const Binding& b, int64_t tokens) const;
   // The values without a pointer.

@@ -20,6 +20,18 @@ ExpertChoice choice(const Binding& b, const OwnExperts& own) {
 // The columns of down.
 int down_cols(const Binding& b) { return to_int(layout::block_pair_width(b.config.dims.inter)); }
 
+// Sorts the pairs of own experts.
+GroupTiles::Args group_tiles(const Binding& b, const PairLists& lists, int tokens, const OwnExperts& own) {
+  return {.expert_ids = b.at.expert_ids,
+          .pairs = lists.pairs,
+          .tiles = lists.tiles,
+          .tile_counts = lists.tile_counts,
+          .tokens = tokens,
+          .topk = to_int(b.config.dims.topk),
+          .experts = own.of(to_int(b.config.dims.experts)),
+          .own = own};
+}
+
 // For who does not tell others.
 ExpertChoice choice_again(const Binding& b, const OwnExperts& own) {
   ExpertChoice again = choice(b, own);
@@ -49,30 +61,31 @@ void Maker::choose_experts() {
 void Maker::route() {
   stage_ = Stage::kRoute;
   const int n = tokens();
-  hold(Slot::kResidual, SlotForm::kFloats);
+  hold(Slot::kResidual, floats(in<&Arena::residual>, d_.hidden));
+  const Held normed = floats(in<&Arena::normed>, d_.hidden);
   if (fused_) {
     const bool exact = !rounds(activations_);
-    hold(Slot::kNormed, exact ? SlotForm::kF16 : SlotForm::kFloats);
+    Held rounded = floats(in<&Arena::packed, &PackedArena::normed>, d_.hidden);
+    rounded.type = Held::Type::kF16;
+    hold(Slot::kNormed, exact ? rounded : normed);
     add<Router>(fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
-                {kMlpNorm, kRouter, kRouterBias},
-                [n, exact, parts = delta_.form == Delta::Form::kParts,
-                 added = delta_.form == Delta::Form::kAdded](const Binding& b) {
-                  return Router::Args{.x = added ? b.at.residual : b.at.residual_sum,
-                                      .delta = added ? nullptr : b.at.delta,
-                                      .rest = parts ? b.rest(n) : nullptr,
-                                      .sum = added ? nullptr : b.at.residual,
+                {kMlpNorm, kRouter, kRouterBias}, [n, exact, delta = delta_](const Binding& b) {
+                  return Router::Args{.x = delta.added() ? b.at.residual : b.at.packed->residual_sum,
+                                      .delta = delta.rows(b, 0, n),
+                                      .rest = delta.rows(b, 1, n),
+                                      .sum = delta.added() ? nullptr : b.at.residual,
                                       .norm = b.w.mlp_norm,
-                                      .weight = b.w.router,
-                                      .bias = b.w.router_bias,
+                                      .weight = b.w.router.rows,
+                                      .bias = b.w.router.bias,
                                       .normed = exact ? nullptr : b.at.normed,
-                                      .rounded = b.at.normed_f16,
+                                      .rounded = b.at.packed->normed,
                                       .logits = b.at.router_logits,
                                       .hidden = to_int(b.config.dims.hidden),
                                       .experts = to_int(b.config.dims.experts),
                                       .tokens = n,
                                       .eps = b.config.rms_eps};
                 });
-    for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, SlotForm::kNothing);  // moe_up chooses
+    hold_nothing({Slot::kExpertIds, Slot::kExpertWeights});  // moe_up chooses
     return;
   }
   if (plain()) {
@@ -82,26 +95,25 @@ void Maker::route() {
     return route_plainly();
   }
   const bool by_tiles = router_by_tiles(tuned_, tokens_);
-  const bool whole = delta_.form == Delta::Form::kSums || delta_.form == Delta::Form::kCombined ||
-                     delta_.form == Delta::Form::kBoth || (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
+  const bool whole = dense_gemms_ && (delta_.sums.splits == 1 || delta_.sent == DeltaValues::Sending::kToAll);
   if (whole && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
   const PutNorm put = [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
                           const Binding& b, NormSums::Args& args) {
     args.norm = b.w.mlp_norm;
     args.normed = b.at.normed;
-    if (to_f16) args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
-    if (to_codes) args.rounded = {.at = b.at.gemm_x, .type = codes};
+    if (to_f16) args.rounded = {.at = &b.at.packed->normed->bits, .type = InputType::kF16};
+    if (to_codes) args.rounded = {.at = b.at.gemm->x, .type = codes};
   };
-  hold(Slot::kNormed, SlotForm::kFloats);
+  hold(Slot::kNormed, normed);
   const RouteOf route_of = [n](const Binding& b) {
     return RouteTokens::Args{.x = b.at.normed,
-                             .weight = b.w.router,
-                             .bias = b.w.router_bias,
+                             .weight = b.w.router.rows,
+                             .bias = b.w.router.bias,
                              .logits = b.at.router_logits,
                              .ids = b.at.expert_ids,
                              .weights = b.at.expert_weights,
-                             .parts = b.at.route_parts,
-                             .finished = b.at.route_finished,
+                             .parts = b.at.packed->route_parts,
+                             .finished = b.at.packed->route_finished,
                              .tokens = n,
                              .hidden = to_int(b.config.dims.hidden),
                              .experts = to_int(b.config.dims.experts),
@@ -119,7 +131,7 @@ bool Maker::norm_route(const PutNorm& put, const RouteOf& route_of) {
   if (!chosen) return false;
   Node& own = planned(chosen->plan.kernel, chosen->plan, {kMlpNorm, kRouter, kRouterBias}, chosen->op.launch,
                       [put, route_of, delta = delta_, n = tokens()](const Binding& b) {
-                        NormRouteArgs args{delta.sums(b, n), route_of(b)};
+                        NormRouteArgs args{delta.norm(b, n), route_of(b)};
                         put(b, args.norm);
                         return args;
                       });
@@ -128,9 +140,8 @@ bool Maker::norm_route(const PutNorm& put, const RouteOf& route_of) {
 }
 
 void Maker::route_plainly() {
-  linear("router", tokens_, {d_.experts, d_.hidden}, {kRouter, kRouterBias}, [](const Binding& b) {
-    return Linear::Args{.weight = b.w.router, .bias = b.w.router_bias, .x = b.at.normed, .out = b.at.router_logits};
-  });
+  linear("router", tokens_, {kRouter, kRouterBias},
+         {&LayerPointers::router, d_.experts, d_.hidden, in<&Arena::normed>, in<&Arena::router_logits>});
   top_experts();
 }
 
@@ -153,31 +164,31 @@ void Maker::route_sums() {
                   const Binding& b, NormSums::Args& args) {
                 args.norm = b.w.mlp_norm;
                 if (to_codes) {
-                  args.rounded = {.at = b.at.gemm_x, .type = codes};
+                  args.rounded = {.at = b.at.gemm->x, .type = codes};
                 } else if (exact) {
-                  args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
+                  args.rounded = {.at = &b.at.packed->normed->bits, .type = InputType::kF16};
                 } else {
                   args.normed = b.at.normed;
                 }
               });
   }
-  const bool floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
-  hold(Slot::kNormed, floats ? SlotForm::kFloats : SlotForm::kNothing);
+  const bool in_floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
+  hold(Slot::kNormed, in_floats ? floats(in<&Arena::normed>, d_.hidden) : Held{});
   leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && own_.all();
   add<RouteSums>({kMlpNorm, kRouter, kRouterBias}, [n = tokens(), adds = norms_while_rounding_, delta = delta_,
                                                     ranges = leaves_ranges_](const Binding& b) {
-    const NormSums::Args left = adds ? delta.sums(b, n) : NormSums::Args{};
+    const NormSums::Args left = adds ? delta.norm(b, n) : NormSums::Args{};
     return RouteSums::Args{.x = b.at.residual,
                            .sums = left.sums,
                            .bias = left.bias,
                            .norm = b.w.mlp_norm,
-                           .weight = b.w.router,
-                           .router_bias = b.w.router_bias,
-                           .inverse = b.at.inverse,
+                           .weight = b.w.router.rows,
+                           .router_bias = b.w.router.bias,
+                           .inverse = b.at.packed->inverse,
                            .logits = b.at.router_logits,
                            .ids = b.at.expert_ids,
                            .weights = b.at.expert_weights,
-                           .ranges = ranges ? b.at.gemm_ranges : ExpertRanges{},
+                           .ranges = ranges ? b.at.gemm->ranges : ExpertRanges{},
                            .tokens = n,
                            .hidden = to_int(b.config.dims.hidden),
                            .experts = to_int(b.config.dims.experts),
@@ -193,10 +204,9 @@ void Maker::moe() {
   const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
   delta_ = experts_delta();
   if (plain()) return plain_moe(up, down);
-  for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, SlotForm::kFloats);
+  hold_choice();
   if (!experts_take_codes() && !row_codes())
-    round_blocks([](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
-                 tokens_ * d_.hidden);
+    round_blocks(in<&Arena::normed>, in<&Arena::packed, &PackedArena::normed>, tokens_ * d_.hidden);
   if (experts_gemms_) {
     gemm_moe(up, down);
   } else if (fused_ && family_ != KernelFamily::kInt8) {
@@ -205,16 +215,17 @@ void Maker::moe() {
     grouped_moe(up, down);
   }
   combine();
-  hold(Slot::kDelta, delta_.form == Delta::Form::kParts  ? SlotForm::kParts
-                     : delta_.form == Delta::Form::kRows ? SlotForm::kFloats
-                                                         : SlotForm::kNothing);
+  hold_delta();
 }
 
 Delta Maker::experts_delta() const {
+  using enum SplitSums::Order;
+  const int topk = to_int(d_.topk);
   if (plain()) return {};
-  if (experts_gemms_) return {Delta::Form::kExpertsBf16};
-  if (!fused_ || family_ == KernelFamily::kInt8) return {Delta::Form::kExpertsF32};
-  return {few_pairs() ? Delta::Form::kParts : Delta::Form::kRows};
+  if (experts_gemms_) return {.sums = {nullptr, topk, kExpertsBf16}, .at = in<&Arena::gemm, &GemmArena::y>};
+  if (!fused_ || family_ == KernelFamily::kInt8)
+    return {.sums = {nullptr, topk, kExpertsF32}, .at = in<&Arena::expert_out>};
+  return {.sums = {nullptr, few_pairs() ? 2 : 1}};
 }
 
 Node& Maker::add_experts() {
@@ -224,24 +235,24 @@ Node& Maker::add_experts() {
 void Maker::fused_moe(const Roles& up, const Roles& down) {
   const int n = tokens();
   add<MoeUp>(plan_row_warps(d_.hidden, MoeUp::kWish, device_), up, [n, own = own_](const Binding& b) {
-    return MoeUp::Args{.weights = b.w.gate_up.data,
-                       .bias = b.w.gate_up_bias,
-                       .x = b.at.normed_f16,
+    return MoeUp::Args{.weights = b.w.gate_up.packed,
+                       .bias = b.w.gate_up.bias,
+                       .x = b.at.packed->normed,
                        .choice = choice(b, own),
-                       .u = b.at.expert_hidden_f16,
+                       .u = b.at.packed->expert_hidden,
                        .hidden = to_int(b.config.dims.hidden),
                        .inter = to_int(b.config.dims.inter),
                        .tokens = n,
                        .swiglu_limit = b.config.swiglu_limit};
   });
-  hold(Slot::kExpertHidden, SlotForm::kF16);
+  hold(Slot::kExpertHidden, hidden(in<&Arena::packed, &PackedArena::expert_hidden>));
   round_hidden(tokens_ * d_.topk);
   if (few_pairs()) {
     constexpr int kParts = 2;
     add<GemvMoeDown>(plan_gemv({d_.hidden, hidden_width_, kParts}, device_), down, [n, own = own_](const Binding& b) {
-      return GemvMoeDown::Args{.weights = b.w.down.data,
-                               .bias = b.w.down_bias,
-                               .u = b.at.expert_hidden_f16,
+      return GemvMoeDown::Args{.weights = b.w.down.packed,
+                               .bias = b.w.down.bias,
+                               .u = b.at.packed->expert_hidden,
                                .choice = choice_again(b, own),
                                .y = {b.at.delta, b.rest(n)},
                                .hidden = to_int(b.config.dims.hidden),
@@ -252,13 +263,13 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
     return;
   }
   add<MoeDown>(plan_row_warps(hidden_width_, MoeDown::kWish, device_), down, [n, own = own_](const Binding& b) {
-    return MoeDown::Args{.weights = b.w.down.data,
-                         .bias = b.w.down_bias,
-                         .u = b.at.expert_hidden_f16,
+    return MoeDown::Args{.weights = b.w.down.packed,
+                         .bias = b.w.down.bias,
+                         .u = b.at.packed->expert_hidden,
                          .choice = choice_again(b, own),
                          .y = b.at.delta,
                          .sums = b.at.expert_out,
-                         .finished = b.at.down_finished,
+                         .finished = b.at.packed->down_finished,
                          .hidden = to_int(b.config.dims.hidden),
                          .inter = down_cols(b),
                          .tokens = n};
@@ -272,39 +283,34 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
   if (int8 && fused_) top_experts();
   const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, hidden_width_, device_);
   add<GroupTiles>({}, [n, tile, own = own_](const Binding& b) {
-    return GroupTiles::Args{.expert_ids = b.at.expert_ids,
-                            .pairs = b.at.moe_pairs,
-                            .tiles = b.at.moe_tiles,
-                            .tile_counts = b.at.moe_tile_counts,
-                            .tokens = n,
-                            .topk = to_int(b.config.dims.topk),
-                            .experts = own.of(to_int(b.config.dims.experts)),
-                            .tile_tokens = tile,
-                            .own = own};
+    GroupTiles::Args args = group_tiles(b, b.at.lists, n, own);
+    args.tile_tokens = tile;
+    return args;
   });
   const auto groups = [](const Binding& b) {
-    return MoeGroups{b.at.moe_pairs, b.at.moe_tiles, b.at.moe_tile_counts, to_int(b.config.dims.topk)};
+    return MoeGroups{b.at.lists.pairs, b.at.lists.tiles, b.at.lists.tile_counts, to_int(b.config.dims.topk)};
   };
   const auto up_args = [groups](const Binding& b) {
-    return GroupedUp::Args{.weights = b.w.gate_up.data,
-                           .bias = b.w.gate_up_bias,
-                           .x = b.at.normed_f16,
+    return GroupedUp::Args{.weights = b.w.gate_up.packed,
+                           .bias = b.w.gate_up.bias,
+                           .x = b.at.packed->normed,
                            .groups = groups(b),
-                           .u = b.at.expert_hidden_f16,
+                           .u = b.at.packed->expert_hidden,
                            .hidden = to_int(b.config.dims.hidden),
                            .inter = to_int(b.config.dims.inter),
                            .swiglu_limit = b.config.swiglu_limit};
   };
   const auto down_args = [groups](const Binding& b) {
-    return GroupedDown::Args{.weights = b.w.down.data,
-                             .bias = b.w.down_bias,
-                             .u = b.at.expert_hidden_f16,
+    return GroupedDown::Args{.weights = b.w.down.packed,
+                             .bias = b.w.down.bias,
+                             .u = b.at.packed->expert_hidden,
                              .groups = groups(b),
                              .y = b.at.expert_out,
                              .hidden = to_int(b.config.dims.hidden),
                              .inter = down_cols(b)};
   };
-  hold(Slot::kExpertHidden, int8 ? SlotForm::kInt8 : SlotForm::kF16);
+  hold(Slot::kExpertHidden,
+       hidden(in<&Arena::packed, &PackedArena::expert_hidden>, int8 ? Held::Type::kInt8 : Held::Type::kF16));
   if (int8) {
     add<Int8Up>(plan_int8(2 * d_.inter, pairs, d_.experts), up, up_args);
     round_hidden(pairs);
@@ -327,30 +333,35 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   const auto args_of = [=, row_codes = row_codes(), top = args_.scales.experts.largest](const Binding& b) {
     return GemmArgs{.packing = Packing::kMxfp4,
                     .order = layout::RowOrder::kGateUp,
-                    .weights = b.w.gate_up.data,
-                    .bias = b.w.gate_up_bias,
-                    .x = by_place ? b.at.gemm_placed_x : b.at.gemm_x,
+                    .weights = b.w.gate_up.packed,
+                    .bias = b.w.gate_up.bias,
+                    .x = by_place ? b.at.gemm->placed_x : b.at.gemm->x,
                     .rows = to_int(2 * b.config.dims.inter),
                     .cols = to_int(b.config.dims.hidden),
                     .tokens = to_int(pairs),
-                    .tiles = b.at.gemm_tiles,
-                    .tile_count = b.at.gemm_tile_counts,
-                    .pairs = b.at.gemm_pairs,
+                    .tiles = b.at.gemm->lists.tiles,
+                    .tile_count = b.at.gemm->lists.tile_counts,
+                    .pairs = b.at.gemm->lists.pairs,
                     .x_share = by_place ? 1 : to_int(b.config.dims.topk),
                     .experts = to_int(b.config.dims.experts),
                     .x_rows = by_place ? places : 0,
-                    .x_scales = row_codes ? b.at.gemm_row_scales : nullptr,
+                    .x_scales = row_codes ? b.at.gemm->row_scales : nullptr,
                     .scale_top = top,
-                    .u = b.at.gemm_u,
+                    .u = b.at.gemm->u,
                     .swiglu_limit = b.config.swiglu_limit,
                     .codes = codes};
   };
   const auto down_of = [](const Binding& b) {
-    return GemmDown{b.w.down.data, b.w.down_bias, reinterpret_cast<uint16_t*>(b.at.gemm_y)};
+    return GemmDown{b.w.down.packed, b.w.down.bias, reinterpret_cast<uint16_t*>(b.at.gemm->y)};
   };
-  hold(Slot::kExpertHidden, experts_take_codes() ? SlotForm::kCodes : by_place ? SlotForm::kPlaces : SlotForm::kF16);
-  program_.hidden_codes = codes;
-  program_.hidden_in_gemm = true;
+  Held u = hidden(in<&Arena::gemm, &GemmArena::u>, experts_take_codes() ? Held::Type::kCodes : Held::Type::kF16);
+  u.codes = codes;
+  if (by_place) {
+    u.panel_rows = places;
+    u.places = in<&Arena::gemm, &GemmArena::places>;
+  }
+  if (row_codes()) u.rounded_to = activations_;
+  hold(Slot::kExpertHidden, u);
   if (experts_plan_.at_once) {
     planned(first.kernel, first, {kGateUp, kGateUpBias, kDown, kDownBias}, experts_.launch, [=](const Binding& b) {
       GemmArgs args = args_of(b);
@@ -363,27 +374,24 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   if (row_codes()) {
     round_u();
   } else if (!experts_take_codes()) {
-    round_blocks([](const Binding&) -> float* { return nullptr; },
-                 [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
-                 (by_place ? places : pairs) * hidden_width_);
+    round_blocks(nullptr, in<&Arena::gemm, &GemmArena::u>, (by_place ? places : pairs) * hidden_width_);
   }
   planned(second.kernel, second, down, experts_.launch, [=, rounded = row_codes()](const Binding& b) {
     GemmArgs args = args_of(b);
     args.down = down_of(b);
     args = down_alone(args);
-    if (rounded) args.x = b.at.gemm_placed_x;
+    if (rounded) args.x = b.at.gemm->placed_x;
     return args;
   });
 }
 
 void Maker::round_u() {
-  program_.hidden_to_round = true;
   const int64_t pairs = tokens_ * d_.topk;
   add<RoundRows>({}, [pairs, places = to_int(max_places(pairs, d_.experts))](const Binding& b) {
-    return RoundRows::Args{.panels = b.at.gemm_u,
-                           .places = b.at.gemm_places,
-                           .codes = reinterpret_cast<uint8_t*>(b.at.gemm_placed_x),
-                           .scales = b.at.gemm_row_scales,
+    return RoundRows::Args{.panels = b.at.gemm->u,
+                           .places = b.at.gemm->places,
+                           .codes = reinterpret_cast<uint8_t*>(b.at.gemm->placed_x),
+                           .scales = b.at.gemm->row_scales,
                            .tokens = to_int(pairs),
                            .cols = down_cols(b),
                            .rows = places};
@@ -392,29 +400,23 @@ void Maker::round_u() {
 
 void Maker::group_and_round(bool by_place, int tile_tokens) {
   const auto group_of = [=, n = tokens(), own = own_, ranges = leaves_ranges_](const Binding& b) {
-    return GroupTiles::Args{.expert_ids = b.at.expert_ids,
-                            .pairs = b.at.gemm_pairs,
-                            .places = b.at.gemm_places,
-                            .tiles = b.at.gemm_tiles,
-                            .tile_counts = b.at.gemm_tile_counts,
-                            .tokens = n,
-                            .topk = to_int(b.config.dims.topk),
-                            .experts = own.of(to_int(b.config.dims.experts)),
-                            .tile_tokens = tile_tokens,
-                            .own = own,
-                            .ranges = ranges ? b.at.gemm_ranges : ExpertRanges{}};
+    GroupTiles::Args args = group_tiles(b, b.at.gemm->lists, n, own);
+    args.places = b.at.gemm->places;
+    args.tile_tokens = tile_tokens;
+    if (ranges) args.ranges = b.at.gemm->ranges;
+    return args;
   };
   const int places = to_int(max_places(tokens_ * d_.topk, d_.experts));
   const auto round_of = [=, n = tokens(), norms = norms_while_rounding_](const Binding& b) {
     Round::Args args{.from = norms ? b.at.residual : b.at.normed,
-                     .to = {.at = b.at.gemm_x, .type = input_type(Packing::kMxfp4)},
+                     .to = {.at = b.at.gemm->x, .type = input_type(Packing::kMxfp4)},
                      .tokens = n,
                      .cols = to_int(b.config.dims.hidden),
-                     .inverse = norms ? b.at.inverse : nullptr,
+                     .inverse = norms ? b.at.packed->inverse : nullptr,
                      .norm = norms ? b.w.mlp_norm : nullptr};
     if (by_place) {
-      args.to = {b.at.gemm_placed_x, args.to.type, places};
-      args.places = b.at.gemm_places;
+      args.to = {b.at.gemm->placed_x, args.to.type, places};
+      args.places = b.at.gemm->places;
       args.copies = to_int(b.config.dims.topk);
     }
     return args;
@@ -433,7 +435,7 @@ void Maker::group_and_round(bool by_place, int tile_tokens) {
                              .norm = of.norm,
                              .places = of.places,
                              .codes = reinterpret_cast<uint8_t*>(of.to.at),
-                             .scales = b.at.gemm_row_scales,
+                             .scales = b.at.gemm->row_scales,
                              .tokens = of.tokens,
                              .cols = of.cols,
                              .copies = of.copies,
@@ -456,15 +458,15 @@ void Maker::plain_moe(const Roles& up, const Roles& down) {
     return PlainMoeArgs{.x = b.at.normed,
                         .expert_ids = b.at.expert_ids,
                         .expert_weights = b.at.expert_weights,
-                        .gate_up = b.w.gate_up_rows,
-                        .down = b.w.down_rows,
-                        .gate_up_bias = b.w.gate_up_bias,
-                        .down_bias = b.w.down_bias,
-                        .hidden_out = b.at.expert_hidden,
+                        .gate_up = b.w.gate_up.rows,
+                        .down = b.w.down.rows,
+                        .gate_up_bias = b.w.gate_up.bias,
+                        .down_bias = b.w.down.bias,
+                        .hidden_out = b.at.row_order->expert_hidden,
                         .delta = b.at.delta,
-                        .pairs = b.at.moe_pairs,
-                        .tiles = b.at.moe_tiles,
-                        .tile_count = b.at.moe_tile_counts,
+                        .pairs = b.at.lists.pairs,
+                        .tiles = b.at.lists.tiles,
+                        .tile_count = b.at.lists.tile_counts,
                         .down_out = b.at.expert_out,
                         .tokens = n,
                         .topk = to_int(d.topk),

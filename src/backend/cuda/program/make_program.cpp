@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 
 namespace nibble::backend::cuda {
 namespace {
@@ -56,6 +57,30 @@ Maker::Maker(const ProgramArgs& args)
   experts_gemms_ = experts_by_gemm(family_, experts_plan_, d_, tuned_, tokens_);
 }
 
+// As the plain kernels leave them.
+void Maker::hold_floats() {
+  const int64_t pairs = tokens_ * d_.topk;
+  using enum Slot;
+  for (const auto& [slot, at, cols] : {std::tuple<Slot, Place, int64_t>{kResidual, in<&Arena::residual>, d_.hidden},
+                                       {kDelta, in<&Arena::delta>, d_.hidden},
+                                       {kNormed, in<&Arena::normed>, d_.hidden},
+                                       {kQkv, in<&Arena::q>, d_.q_width()},
+                                       {kQ, in<&Arena::q>, d_.q_width()},
+                                       {kAttn, in<&Arena::attn>, d_.q_width()},
+                                       {kRouterLogits, in<&Arena::router_logits>, d_.experts}})
+    hold(slot, floats(at, cols));
+  hold(kExpertHidden, {.at = in<&Arena::row_order, &RowOrderArena::expert_hidden>, .rows = pairs, .cols = d_.inter});
+  hold(kLogits, {.at = in<&Arena::logits>, .rows = args_.step.logit_rows, .cols = d_.vocab});
+  hold_choice();
+}
+
+void Maker::hold_choice() {
+  Held ids = floats(in<&Arena::expert_ids>, d_.topk);
+  ids.type = Held::Type::kI32;
+  hold(Slot::kExpertIds, ids);
+  hold(Slot::kExpertWeights, floats(in<&Arena::expert_weights>, d_.topk));
+}
+
 Program Maker::make() && {
   program_.family = family_;
   program_.flash = flash_;
@@ -63,7 +88,7 @@ Program Maker::make() && {
   program_.dense_activations = rounds(args_.run.dense_activations) ? args_.run.dense_activations : Activations::kBf16;
   program_.tokens = tokens_;
   program_.logit_rows = args_.step.logit_rows;
-  for (auto& slots : program_.held) slots.fill(SlotForm::kFloats);
+  hold_floats();
   if (flash_) choose_prefill();
   if (args_.config.head) {
     head();
@@ -120,7 +145,7 @@ void Maker::embed() {
   add<Embed>(per_token(tokens_), {kEmbedding}, [n = tokens()](const Binding& b) {
     return Embed::Args{.table = b.w.embedding,
                        .ids = b.step.ids,
-                       .sampled = b.at.sampled,
+                       .sampled = b.at.sample.tokens,
                        .out = b.at.residual,
                        .tokens = n,
                        .hidden = to_int(b.config.dims.hidden)};
@@ -129,43 +154,41 @@ void Maker::embed() {
 
 Delta Maker::combined(const Delta& delta) const {
   if (!is_rank() || !delta.wants_combine()) return delta;
-  if (sent_as_made() == DeltaValues::Sending::kToAll) return both(delta.form == Delta::Form::kTiles ? 0 : 1);
-  return {fused_ ? Delta::Form::kRows : Delta::Form::kCombined};
+  return fused_ ? Delta{} : row_per_token();
 }
 
-Delta Maker::both(int sum) const {
-  const Exchange& exchange = args_.reduce->exchange;
-  return {.form = Delta::Form::kBoth, .sum = sum, .both = exchange.both(exchange.rank, sum)};
-}
-
-bool Maker::combines_in_sum() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || delta_.form != Delta::Form::kCombined) return false;
-  const int64_t bytes = delta_.extent(d_, tokens_).bytes();
-  return sum_way(args_.reduce->ranks, bytes) == SumWay::kPush;
+Delta Maker::row_per_token() const {
+  const DeltaValues::Sending sent = sent_as_made();
+  const bool both = sent == DeltaValues::Sending::kToAll;
+  return {.sums = {nullptr, both ? 2 : 1, SplitSums::Order::kTiles},
+          .at = !both             ? in<&Arena::packed, &PackedArena::combined>
+                : next_sum() == 0 ? in<&Arena::both_of_o>
+                                  : in<&Arena::both_of_experts>,
+          .sent = sent};
 }
 
 DeltaValues::Sending Maker::sent_as_made() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || fused_) return DeltaValues::Sending::kNot;
-  const int64_t bytes = Delta{Delta::Form::kCombined}.extent(d_, tokens_).bytes();
-  return cuda::sent_as_made(args_.reduce->ranks, bytes);
+  if (args_.reduce == nullptr || args_.reduce->by_nccl || fused_) return DeltaValues::Sending::kNot;
+  return cuda::sent_as_made(args_.reduce->ranks, 2 * split_pitch(tokens_, d_.hidden));
 }
 
 PartPlaces Maker::places_of(const Delta& delta) const {
-  if (delta.form == Delta::Form::kBoth)
-    return PartPlaces::exchanged(args_.reduce->exchange, delta.sum, delta.extent(d_, tokens_).words());
-  return delta.sent ? args_.reduce->places : PartPlaces{};
+  using enum DeltaValues::Sending;
+  if (delta.sent == kToAll)
+    return PartPlaces::exchanged(args_.reduce->exchange, next_sum(), delta.extent(d_, tokens_).words());
+  return delta.sent == kToOwners ? args_.reduce->places : PartPlaces{};
 }
 
 void Maker::combine() {
   const Delta made = delta_;
+  if (!is_rank() || !made.wants_combine()) return;
   delta_ = combined(made);
-  if (delta_.form == made.form) return;
-  if (combines_in_sum()) {
+  const bool rows = delta_.in_rows(), alone = delta_.sent == DeltaValues::Sending::kNot;
+  if (args_.reduce != nullptr && !args_.reduce->by_nccl && !rows && alone &&
+      sum_way(args_.reduce->ranks, delta_.extent(d_, tokens_).bytes()) == SumWay::kPush) {
     parts_ = made;
     return;
   }
-  const bool rows = delta_.form == Delta::Form::kRows;
-  delta_.sent = delta_.form == Delta::Form::kCombined && sent_as_made() == DeltaValues::Sending::kToOwners;
   add<Combine>(rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
                [n = tokens(), made, own = own_, rows, places = places_of(delta_)](const Binding& b) {
                  Combine::Args args = made.combine(b, n);
@@ -174,7 +197,7 @@ void Maker::combine() {
                  if (rows) {
                    args.rows = b.at.delta;
                  } else {
-                   args.tiles = b.at.combined;
+                   args.tiles = b.at.packed->combined;
                  }
                  return args;
                });
@@ -187,7 +210,7 @@ void Maker::add_sum(std::function<void(const Binding&, const Launch&)> launch) {
                  .ranks_on_card = reduce.ranks_on_card,
                  .sms = device_.sms,
                  .by_nccl = reduce.by_nccl};
-  if (parts_) shape.combines = parts_->combines();
+  if (parts_) shape.combines = parts_->sums.order;
   const SumPlan plan = plan_sum(shape);
   Node& own = add(plan.kernel, plan.tile, {}, std::move(launch));
   own.launches = plan.launches;
@@ -195,23 +218,21 @@ void Maker::add_sum(std::function<void(const Binding&, const Launch&)> launch) {
 }
 
 bool Maker::adds_to_residual() const {
-  if (args_.reduce == nullptr || !args_.reduce->fused || !fused_) return false;
+  if (args_.reduce == nullptr || args_.reduce->by_nccl || !fused_) return false;
   const DeltaValues values{.count = tokens_ * d_.hidden};
   return sum_way(args_.reduce->ranks, values.bytes()) == SumWay::kPush;
 }
 
 void Maker::add_to_residual() {
-  const bool parts = delta_.form == Delta::Form::kParts;
-  delta_ = {Delta::Form::kRows};  // the parts of a rank are one message
-  add_sum([n = tokens_, delta = delta_, parts, launch = args_.reduce->launch](const Binding& b, const Launch& on) {
-    DeltaValues values = delta.values(b, n);
-    values.rest = parts ? b.rest(n) : nullptr;
+  const Delta parts = std::exchange(delta_, {});  // those of a rank are one message
+  add_sum([n = tokens_, parts, launch = args_.reduce->launch](const Binding& b, const Launch& on) {
+    DeltaValues values = Delta().values(b, n);
+    values.rest = parts.rows(b, 1, n);
     values.into = b.at.residual;
-    launch(values, nullptr, on);
+    launch(values, on);
   });
-  delta_ = {Delta::Form::kAdded};
-  hold(Slot::kDelta, SlotForm::kNothing);
-  hold(Slot::kResidual, SlotForm::kNothing);  // it is one verb ahead
+  delta_.sums = {};
+  hold_nothing({Slot::kDelta, Slot::kResidual});  // the residual is one verb ahead
 }
 
 void Maker::reduce_delta() {
@@ -219,11 +240,13 @@ void Maker::reduce_delta() {
   if (adds_to_residual()) return add_to_residual();
   add_sum([n = tokens(), delta = delta_, parts = parts_, ours = own_, launch = args_.reduce->launch](const Binding& b,
                                                                                                      const Launch& on) {
-    if (!parts) return launch(delta.values(b, n), nullptr, on);
+    DeltaValues values = delta.values(b, n);
+    if (!parts) return launch(values, on);
     Combine::Args args = parts->combine(b, n);
     args.own = ours;
-    args.tiles = b.at.combined;
-    launch(delta.values(b, n), &args, on);
+    args.tiles = b.at.packed->combined;
+    values.parts = &args;
+    launch(values, on);
   });
   parts_.reset();
 }
@@ -235,7 +258,7 @@ void Maker::tap_layers() {
   std::copy_if(taps.begin(), taps.end(), std::back_inserter(layers), [&](int at) { return at < d_.layers; });
   if (layers.empty()) return;
   tap([sums = fused_ && !adds_to_residual()](const Binding& b) {
-    return Tap::Args{.x = sums ? b.at.residual_sum : b.at.residual, .out = b.tap(b.layer)};
+    return Tap::Args{.x = sums ? b.at.packed->residual_sum : b.at.residual, .out = b.tap(b.layer)};
   }).only = std::move(layers);
 }
 
@@ -243,15 +266,13 @@ void Maker::tap_layers() {
 void Maker::tap_last() {
   const int last = to_int(d_.layers) - 1;
   if (args_.config.taps.empty() || args_.config.taps.back() != d_.layers) return;
-  const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
-  if (!whole && delta_.form != Delta::Form::kAdded) {
+  if (!delta_.in_rows() && !delta_.added()) {
     add_experts().only = {last};
     experts_added_ = true;
   }
-  tap([parts, whole, n = tokens_](const Binding& b) {
+  tap([delta = delta_](const Binding& b) {
     return Tap::Args{.x = b.at.residual,
-                     .delta = whole ? b.at.delta : nullptr,
-                     .rest = parts ? b.rest(n) : nullptr,
+                     .sums = delta.in_rows() ? delta.bound(b) : SplitSums{},
                      .out = b.tap(to_int(b.config.dims.layers))};
   }).only = {last};
 }
@@ -264,24 +285,23 @@ void Maker::logits() {
   };
   if (plain()) {
     // The residual of rows that get logits is in normed.
-    hold(Slot::kResidual, SlotForm::kNothing);
+    hold_nothing({Slot::kResidual});
     rmsnorm(kFinalNorm, rows, [normed_rows](const Binding& b) {
       Rmsnorm::Args args = normed_rows(b);
       args.delta = b.at.delta;
       return args;
     });
-    return linear("lm_head", rows, {d_.vocab, d_.hidden}, {kUnembedding}, [](const Binding& b) {
-      return Linear::Args{.weight = b.w.unembedding_rows, .x = b.at.normed, .out = b.at.logits};
-    });
+    return linear("lm_head", rows, {kUnembedding},
+                  {&LayerPointers::unembedding, d_.vocab, d_.hidden, in<&Arena::normed>, in<&Arena::logits>});
   }
-  const bool parts = delta_.form == Delta::Form::kParts, whole = parts || delta_.form == Delta::Form::kRows;
-  const bool added = delta_.form == Delta::Form::kAdded;
+  const bool whole = delta_.in_rows(), added = delta_.added();
   if (!whole && !added && !experts_added_) add_experts();
-  if (whole || added) hold(Slot::kResidual, added ? SlotForm::kFloats : SlotForm::kNothing);
+  if (whole) hold_nothing({Slot::kResidual});
+  if (added) hold(Slot::kResidual, floats(in<&Arena::residual>, d_.hidden));
   const GemmShape shape = shape_of(kUnembedding, rows);
-  const InOf in_of = [parts, whole, n = tokens_](const Binding& b) {
+  const InOf in_of = [delta = delta_, n = tokens_](const Binding& b) {
     return RowsIn{.x = b.at.residual,
-                  .delta = {whole ? b.at.delta : nullptr, parts ? b.rest(n) : nullptr},
+                  .delta = {delta.rows(b, 0, n), delta.rows(b, 1, n)},
                   .which = b.step.logit_tokens,
                   .norm = b.w.final_norm,
                   .eps = b.config.rms_eps};
@@ -290,24 +310,23 @@ void Maker::logits() {
     return screened_logits(shape, rows, in_of);
   if (!logits_by_gemm(family_, rows)) {
     return dense(shape, rows, {kFinalNorm, kUnembedding}, [in_of](const Binding& b) {
-      return GemvDense::Args{.weights = b.w.unembedding.data, .in = in_of(b), .y = b.at.logits};
+      return GemvDense::Args{.weights = b.w.unembedding.packed, .in = in_of(b), .y = b.at.logits};
     });
   }
   rmsnorm(kFinalNorm, rows, normed_rows);
-  round(shape, false, [](const Binding& b) { return b.at.normed; });
-  gemm(
-      shape, {kUnembedding}, [](const Binding& b) { return b.w.unembedding.data; },
-      [](const Binding& b, GemmArgs& args) { args.parts[0] = {b.at.logits, 0, args.rows}; });
+  round(shape, false, in<&Arena::normed>);
+  gemm(shape, {kUnembedding}, &LayerPointers::unembedding,
+       [](const Binding& b, GemmArgs& args) { args.parts[0] = {b.at.logits, 0, args.rows}; });
 }
 
 void Maker::screened_logits(const GemmShape& shape, int64_t rows, const InOf& in_of) {
-  hold(Slot::kLogits, SlotForm::kNothing);
+  hold_nothing({Slot::kLogits});
   const Plan plan = Screen::plan(shape.rows, shape.cols, to_int(rows), device_);
   const auto args_of = [=, n = to_int(rows)](const Binding& b) {
     return Screen::Args{.copy = b.w.screen,
-                        .at = b.at.screen,
+                        .at = *b.at.screen,
                         .in = in_of(b),
-                        .params = b.at.sample_params,
+                        .params = b.at.sample.params,
                         .y = b.at.logits,
                         .tokens = n};
   };
@@ -322,14 +341,14 @@ void Maker::screened_logits(const GemmShape& shape, int64_t rows, const InOf& in
   const GemvPlan listed = plan_gemv({shape.rows, shape.cols, 1, shape.packing}, device_);
   add(GemvDense::kListed, listed.tile, {}, [=](const Binding& b, const Launch& on) {
     GemvDense::launch({.packing = shape.packing,
-                       .weights = b.w.unembedding.data,
+                       .weights = b.w.unembedding.packed,
                        .in = in_of(b),
                        .y = b.at.logits,
                        .rows = to_int(shape.rows),
                        .cols = to_int(shape.cols),
                        .tokens = to_int(rows),
-                       .tiles = b.at.screen.tiles,
-                       .listed = b.at.screen.state},
+                       .tiles = b.at.screen->tiles,
+                       .listed = b.at.screen->state},
                       listed, on);
   }).shared_bytes = listed.smem_bytes;
 }

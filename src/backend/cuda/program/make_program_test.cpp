@@ -365,7 +365,7 @@ TEST(make_program, hopper_multiplies_mxfp8_experts_as_codes_of_rows) {
     EXPECT_THAT(kernels(program, Stage::kMoe),
                 ElementsAre("any_moe_group_tiles", "any_round_rows_e4m3", "sm90_mxfp4_gemm<gate_up, e4m3>",
                             "any_round_rows_e4m3", "sm90_mxfp4_gemm<e4m3>"));
-    EXPECT_TRUE(program.hidden_to_round);
+    EXPECT_EQ(program.held(Stage::kMoe, Slot::kExpertHidden).rounded_to, Activations::kMxfp8);
   }
   // The residual is rounded where its norm is taken.
   EXPECT_THAT(kernels(plan({{0, 1024, 1024}}, {.options = mxfp8}), Stage::kRoute), ElementsAre("any_route_sums"));
@@ -397,9 +397,8 @@ TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_e
                                                    kGb10);
       EXPECT_EQ(up.tokens, 64);
       EXPECT_EQ(tile(spark, up_name), up.tile);
-      EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kMoe)][static_cast<size_t>(Slot::kExpertHidden)],
-                cuda::SlotForm::kCodes);
-      EXPECT_EQ(spark.hidden_codes, cuda::codes_of(format));
+      EXPECT_EQ(spark.held(Stage::kMoe, Slot::kExpertHidden).type, cuda::Held::Type::kCodes);
+      EXPECT_EQ(spark.held(Stage::kMoe, Slot::kExpertHidden).codes, cuda::codes_of(format));
     }
   const RunConfig wide = {
       .family = KernelFamily::kGemm, .activations = Activations::kMxfp8, .moe_tile = MoeTile::k128x128};
@@ -422,9 +421,7 @@ TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_ro
     if (node.stage != Stage::kRoute || node.kernel != "any_norm_sums_f32") continue;
     EXPECT_EQ(node.moved, 9.0 * 2880 * (2 + 8 + 2));
   }
-  EXPECT_EQ(spark.attn_input.type, cuda::InputType::kMxfp8);
-  EXPECT_EQ(spark.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)],
-            cuda::SlotForm::kNothing);
+  EXPECT_EQ(spark.held(Stage::kAttend, Slot::kAttn).at, nullptr);
   EXPECT_THAT(kernels(spark, Stage::kLogits), testing::Contains("any_gemm<bf16>"));  // not named: exact
   EXPECT_EQ(spark.dense_activations, Activations::kMxfp8);
   const cuda::Program all =
@@ -433,8 +430,7 @@ TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_ro
   const cuda::Program hopper = plan(kPrompt, {.options = run, .dense = dense});
   EXPECT_THAT(kernels(hopper, Stage::kAttnIn), testing::Contains("any_gemm<mxfp8>"));
   EXPECT_THAT(kernels(hopper, Stage::kAttnOut), ElementsAre("any_round_f32", "sm90_mxfp4_gemm"));
-  EXPECT_EQ(hopper.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)],
-            cuda::SlotForm::kFloats);
+  EXPECT_EQ(hopper.held(Stage::kAttend, Slot::kAttn).at, cuda::in<&cuda::Arena::attn>);
   // Without it all is as it was.
   const RunConfig exact = {.family = KernelFamily::kGemm};
   EXPECT_THAT(kernels(plan(decode(9), {.options = exact, .dense = dense, .card = kGb10})),

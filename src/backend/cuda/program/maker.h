@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -55,7 +56,15 @@ class Maker {
   using Packing = layout::Packing;
   using enum WeightRole;
   using Roles = std::vector<WeightRole>;
+  using Product = ProductPointers LayerPointers::*;
+  struct LinearOf {
+    Product product;
+    int64_t rows, cols;
+    Place x, out;
+  };
 
+  void hold_floats();
+  void hold_choice();
   // The stages, in make_program.cpp, attention_stages.cpp and experts_stages.cpp.
   void embed();
   void attn_in();
@@ -63,12 +72,13 @@ class Maker {
   void attn_out();
   // On a rank: makes a row per token of what attn_out or moe left, then adds up the ranks' rows.
   void combine();
-  [[nodiscard]] bool combines_in_sum() const;
   // Whether the kernel that makes a rank's values also sends them, and where a delta's lie then.
   [[nodiscard]] DeltaValues::Sending sent_as_made() const;
   [[nodiscard]] PartPlaces places_of(const Delta& delta) const;
-  // The delta of the layer's first sum, o's, or of the second.
-  [[nodiscard]] Delta both(int sum) const;
+  // Which of the layer's sums over ranks is next: o's, or the experts'.
+  [[nodiscard]] int next_sum() const { return stage_ == Stage::kAttnOut ? 0 : 1; }
+  // In bf16: the rank's own, or those of both ranks, which have sent them to each other.
+  [[nodiscard]] Delta row_per_token() const;
   void reduce_delta();
   void add_to_residual();
   // The launch that adds up the ranks' deltas, or what they are made of.
@@ -90,8 +100,12 @@ class Maker {
   void enter_head();
   void head_layers();
   void head_logits();
+  struct HeadLinear {
+    HeadProduct HeadPointers::* product;
+    int64_t rows, cols;
+  };
   template <class Args>
-  Node& head_linear(int64_t tokens, Args args_of);
+  Node& head_linear(int64_t tokens, const HeadLinear& of, Args args_of);
   template <class Args>
   Node& head_norm(int64_t rows, Args args_of);
 
@@ -122,7 +136,7 @@ class Maker {
   [[nodiscard]] Delta experts_delta() const;
   // As its reader finds it: on a rank it is combined.
   [[nodiscard]] Delta left_by_experts() const {
-    return adds_to_residual() ? Delta{Delta::Form::kAdded} : combined(experts_delta());
+    return adds_to_residual() ? Delta{.sums = {}} : combined(experts_delta());
   }
   [[nodiscard]] Delta combined(const Delta& delta) const;
   // Adds the experts' results to the residual, for a kernel that does not do it itself.
@@ -158,9 +172,22 @@ class Maker {
   // Whether the step's experts multiply codes of rows.
   [[nodiscard]] bool row_codes() const { return experts_gemms_ && experts_plan_.row_codes; }
   // Says how a slot is held from this stage on.
-  void hold(Slot slot, SlotForm as) {
+  void hold(Slot slot, const Held& as) {
     for (int stage = static_cast<int>(stage_); stage < kStages; ++stage)
-      program_.held[static_cast<size_t>(stage)][static_cast<size_t>(slot)] = as;
+      program_.slots[static_cast<size_t>(stage)][static_cast<size_t>(slot)] = as;
+  }
+  void hold_nothing(std::initializer_list<Slot> slots) {
+    for (const Slot slot : slots) hold(slot, {});
+  }
+  [[nodiscard]] Held floats(Place at, int64_t cols) const { return {.at = at, .rows = tokens_, .cols = cols}; }
+  void hold_delta() {
+    Held rows = floats(delta_.at, d_.hidden);
+    rows.splits = delta_.sums.splits;
+    hold(Slot::kDelta, delta_.in_rows() ? rows : Held{});
+  }
+  // In rows of 16 bits, as down reads them.
+  [[nodiscard]] Held hidden(Place at, Held::Type type = Held::Type::kF16) const {
+    return {.at = at, .rows = tokens_ * d_.topk, .cols = d_.inter, .type = type, .width = hidden_width_};
   }
 
   // A launch that reads matrices. `launch` gets what is bound and where to enqueue.
@@ -233,20 +260,19 @@ class Maker {
     });
   }
 
-  struct LinearShape {
-    int64_t rows, cols;
-  };
-  template <class Args>
-  void linear(std::string_view what, int64_t tokens, const LinearShape& shape, const Roles& reads, Args args_of) {
+  // A product of a matrix in row order.
+  void linear(std::string_view what, int64_t tokens, const Roles& reads, const LinearOf& of) {
     const LinearTile tile = linear_tile(tokens);
     add<Linear>(fmt::format("{}: {} rows x {} tokens per warp, {} x {} CTAs", what, tile.rows, tile.tokens,
-                            ceil_div(shape.rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)),
+                            ceil_div(of.rows, int64_t{kLinearWarps} * tile.rows), ceil_div(tokens, tile.tokens)),
                 reads, [=](const Binding& b) {
-                  Linear::Args args = args_of(b);
-                  args.tokens = to_int(tokens);
-                  args.rows = to_int(shape.rows);
-                  args.cols = to_int(shape.cols);
-                  return args;
+                  return Linear::Args{.weight = (b.w.*of.product).rows,
+                                      .bias = (b.w.*of.product).bias,
+                                      .x = static_cast<const float*>(of.x(b.at)),
+                                      .out = static_cast<float*>(of.out(b.at)),
+                                      .tokens = to_int(tokens),
+                                      .rows = to_int(of.rows),
+                                      .cols = to_int(of.cols)};
                 });
   }
 
@@ -254,10 +280,10 @@ class Maker {
   template <class More>
   Node& norm_sums(const Roles& reads, const Delta& delta, More more) {
     // any_norm_sums finds out how many CTAs run at once.
-    const bool in_turn = delta.form == Delta::Form::kExpertsBf16;
+    const bool in_turn = delta.sums.order == SplitSums::Order::kExpertsBf16;
     const std::string tile = in_turn ? "a CTA per token, or for several in turn" : per_token(tokens_);
     Node& own = add<NormSums>(tile, reads, [=, n = tokens()](const Binding& b) {
-      NormSums::Args args = delta.sums(b, n);
+      NormSums::Args args = delta.norm(b, n);
       more(b, args);
       return args;
     });
@@ -265,17 +291,19 @@ class Maker {
     return own;
   }
 
-  template <class From, class To>
-  void round_blocks(From from, To to, int64_t values) {
+  // from: null where the values are in `to`, as f16.
+  void round_blocks(Place from, Place to, int64_t values) {
     if (!rounds(activations_)) return;
     add<RoundBlocks>(RoundBlocks::name(activations_), RoundBlocks::kTile, {},
                      [=, form = activations_](const Binding& b) {
-                       return RoundBlocks::Args{.form = form, .from = from(b), .to = to(b), .values = values};
+                       return RoundBlocks::Args{.form = form,
+                                                .from = from == nullptr ? nullptr : static_cast<float*>(from(b.at)),
+                                                .to = static_cast<F16*>(to(b.at)),
+                                                .values = values};
                      });
   }
   void round_hidden(int64_t pairs) {
-    round_blocks([](const Binding&) -> float* { return nullptr; },
-                 [](const Binding& b) { return b.at.expert_hidden_f16; }, pairs* hidden_width_);
+    round_blocks(nullptr, in<&Arena::packed, &PackedArena::expert_hidden>, pairs * hidden_width_);
   }
 
   // A launch per kGemvTokens tokens, of the arguments from token t on.
@@ -312,25 +340,23 @@ class Maker {
     });
   }
   // The input of a product of this shape.
-  template <class From>
-  void round(const GemmShape& shape, bool for_sums, From from) {
+  void round(const GemmShape& shape, bool for_sums, Place from) {
     add<Round>({}, [=, in = input_of(shape, for_sums)](const Binding& b) {
-      return Round::Args{.from = from(b),
-                         .to = {b.at.gemm_x, in.type, in.rows, in.in_mxfp8},
+      return Round::Args{.from = static_cast<const float*>(from(b.at)),
+                         .to = {b.at.gemm->x, in.type, in.rows, in.in_mxfp8},
                          .tokens = to_int(shape.tokens),
                          .cols = to_int(shape.cols)};
     });
   }
-  using BiasOf = const Bf16* (*)(const Binding&);
-  // W · Arena::gemm_x without bias, in the order of the packed rows. `put` says where it goes.
-  template <class Weights, class Put>
-  void gemm(const GemmShape& shape, const Roles& reads, Weights weights, Put put) {
+  // W · GemmArena::x without bias, in the order of the packed rows. `put` says where it goes.
+  template <class Put>
+  void gemm(const GemmShape& shape, const Roles& reads, Product product, Put put) {
     const Gemm chosen = gemm_for(shape);
     planned(chosen.plan.kernel, chosen.plan, reads, chosen.op.launch,
             [=, in = input_of(shape, false)](const Binding& b) {
               GemmArgs args{.packing = shape.packing,
-                            .weights = weights(b),
-                            .x = b.at.gemm_x,
+                            .weights = (b.w.*product).packed,
+                            .x = b.at.gemm->x,
                             .rows = to_int(shape.rows),
                             .cols = to_int(shape.cols),
                             .tokens = to_int(shape.tokens),
@@ -344,28 +370,27 @@ class Maker {
     const GemmKernel op = gemm_for(shape).op;
     return op.sums && (op.codes || shape.packing == Packing::kBf16);
   }
-  // W · Arena::gemm_x into Arena::gemm_y, for a reader that adds it up. Results in rows have the bias. Returns the
-  // form, without a pointer.
-  template <class Weights>
-  SplitSums sums(const GemmShape& shape, const Roles& reads, Weights weights, BiasOf bias = nullptr) {
+  // W · GemmArena::x into GemmArena::y, for a reader that adds it up. biased: results in rows have the bias. Returns
+  // the form, without a pointer.
+  SplitSums sums(const GemmShape& shape, const Roles& reads, Product product, bool biased) {
     const std::optional<SplitGemm> split = split_gemm_for(shape);
     if (!split) {
       const bool tiles = leaves_tiles(shape);
-      gemm(shape, reads, weights, [tiles, bias](const Binding& b, GemmArgs& args) {
+      gemm(shape, reads, product, [=](const Binding& b, GemmArgs& args) {
         if (tiles) {
-          args.sums = reinterpret_cast<uint16_t*>(b.at.gemm_y);
+          args.sums = reinterpret_cast<uint16_t*>(b.at.gemm->y);
         } else {
-          args.parts[0] = {b.at.gemm_y, 0, args.rows};
-          args.bias = bias == nullptr ? nullptr : bias(b);
+          args.parts[0] = {b.at.gemm->y, 0, args.rows};
+          args.bias = biased ? (b.w.*product).bias : nullptr;
         }
       });
       return {nullptr, 1, tiles ? SplitSums::Order::kTiles : SplitSums::Order::kRows};
     }
     planned(split->plan.kernel, split->plan, reads, split->op.launch,
             [=, in = input_of(shape, true)](const Binding& b) {
-              return SplitGemmArgs{.weights = weights(b),
-                                   .x = b.at.gemm_x,
-                                   .sums = reinterpret_cast<uint16_t*>(b.at.gemm_y),
+              return SplitGemmArgs{.weights = (b.w.*product).packed,
+                                   .x = b.at.gemm->x,
+                                   .sums = reinterpret_cast<uint16_t*>(b.at.gemm->y),
                                    .rows = to_int(shape.rows),
                                    .cols = to_int(shape.cols),
                                    .tokens = to_int(shape.tokens),

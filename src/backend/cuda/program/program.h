@@ -14,6 +14,7 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/sampling/screen.h"
 #include "backend/cuda/layout/packed.h"
+#include "backend/cuda/program/held.h"
 #include "backend/plan.h"
 
 #include <algorithm>
@@ -25,28 +26,38 @@
 
 namespace nibble::backend::cuda {
 
-// A head's, as DeviceWeights has them. Its q is q, k and v; the embedding, o_rows and unembedding_rows are a model's.
+// A product's matrix, packed or in row order, and its bias in the checkpoint's order.
+struct ProductPointers {
+  const uint8_t* packed = nullptr;
+  const Bf16* rows = nullptr;
+  const Bf16* bias = nullptr;
+};
+struct ExpertsPointers {
+  const uint8_t* packed = nullptr;
+  MxfpMatrix rows{};
+  const Bf16* bias = nullptr;
+};
+
+// A head's, as DeviceWeights has them.
+struct HeadProduct {
+  const Bf16* rows = nullptr;
+  const float* bias = nullptr;
+};
 struct HeadPointers {
-  const Bf16 *tap_fc = nullptr, *gate_up = nullptr, *down = nullptr;
+  HeadProduct tap_fc{}, qkv{}, o{}, gate_up{}, down{}, unembedding{};
   const float *tap_norm = nullptr, *attn_norm = nullptr, *hidden_norm = nullptr, *mlp_norm = nullptr,
               *final_norm = nullptr;
-  const float *qkv_bias = nullptr, *o_bias = nullptr, *gate_up_bias = nullptr, *down_bias = nullptr;
 };
 
 // One layer's weights in device memory. Every layer also has the pointers of what lies outside the layers.
 struct LayerPointers {
   const Bf16* embedding = nullptr;
-  const Bf16* final_norm = nullptr;
-  PackedMatrix unembedding{};
-  ScreenCopy screen{};  // where there is one
-  const Bf16 *attn_norm = nullptr, *sinks = nullptr, *mlp_norm = nullptr;
-  PackedMatrix qkv{}, o{}, gate_up{}, down{};                                                           // packed
-  const Bf16 *q = nullptr, *k = nullptr, *v = nullptr, *o_rows = nullptr, *unembedding_rows = nullptr;  // in row order
-  MxfpMatrix gate_up_rows{}, down_rows{};                                                               // in row order
-  const Bf16 *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // packed: q_bias is of all three
-  const Bf16* o_bias = nullptr;
-  const Bf16 *router = nullptr, *router_bias = nullptr;
-  const Bf16 *gate_up_bias = nullptr, *down_bias = nullptr;
+  const Bf16 *attn_norm = nullptr, *sinks = nullptr, *mlp_norm = nullptr, *final_norm = nullptr;
+  ProductPointers qkv{};          // packed
+  ProductPointers q{}, k{}, v{};  // in row order
+  ProductPointers o{}, router{}, unembedding{};
+  ScreenCopy screen{};  // of the unembedding, where there is one
+  ExpertsPointers gate_up{}, down{};
   HeadPointers head{};
 };
 
@@ -86,33 +97,19 @@ struct Node : PlannedKernel {
   double moved = 0;  // bytes of activations that a launch reads and writes; 0: not counted (KernelShare)
 };
 
-// The form in which a step leaves a slot of backend.h, once the stage that writes it has run.
-enum class SlotForm : uint8_t {
-  kNothing,  // no kernel writes it: its value is fused into the next kernel
-  kFloats,   // floats, as the slot says
-  kSum,      // floats in Arena::residual_sum
-  kParts,    // floats in two parts of Arena::delta, to be added
-  kF16,      // f16
-  kInt8,     // int8 in blocks (round_blocks.h)
-  kInput,    // the input of a GEMM (Program::attn_input)
-  kPlaces,   // f16 in panels, one row per place (gemm_plan.h)
-  kCodes,    // rows of codes (layout/mx_b_n8k64.h) of type Program::hidden_codes, in Arena::gemm_u
-};
-
 struct Program {
   KernelFamily family = KernelFamily::kAuto;           // what kAuto became
   bool flash = false;                                  // what attention's kAuto became
   Activations activations = Activations::kAuto;        // resolved
   Activations dense_activations = Activations::kAuto;  // resolved, of the dense layers in MX blocks
   int64_t tokens = 0, logit_rows = 0;
-  std::array<std::array<SlotForm, kSlots>, kStages> held{};  // [the Stage that has run][Slot]
-  GemmInput attn_input{};                                    // of kInput: its type and rows; it lies in Arena::gemm_x
-  InputType hidden_codes = InputType::kMxfp8;                // of kCodes
-  bool hidden_in_gemm = false;                               // the experts' hidden in kF16 lies in Arena::gemm_u
-  bool hidden_to_round = false;  // hidden in kPlaces is rounded to `activations` before down
+  std::array<std::array<Held, kSlots>, kStages> slots{};  // [the Stage that has run][Slot]
   std::vector<Node> nodes;
   AttendShares shares;  // the step's tokens by attention kernel
 
+  [[nodiscard]] const Held& held(Stage ran, Slot slot) const {
+    return slots[static_cast<size_t>(ran)][static_cast<size_t>(slot)];
+  }
   // Enqueues the launches of a stage in b's layer. Stages outside the layers belong to layer 0.
   void execute(Stage stage, const Binding& b, Launch on) const;
 };
@@ -121,14 +118,12 @@ struct Program {
 // of.
 struct Reduce {
   int ranks = 2, ranks_on_card = 1;
-  bool by_nccl = false;  // every message
-  // A push makes the bf16 rows itself; and in a fused step it adds short sums to the residual. Not by NCCL.
-  bool fused = true;
+  // Every message. Else a push makes the bf16 rows itself, and in a fused step it adds short sums to the residual.
+  bool by_nccl = false;
   // Where values go that are sent as they are made (sum_way.h sent_as_made).
   PartPlaces places{};
   Exchange exchange{};
-  // parts: what the values are made from; null: they are already there.
-  std::function<void(const DeltaValues&, const Combine::Args* parts, const Launch&)> launch;
+  std::function<void(const DeltaValues&, const Launch&)> launch;
 };
 
 // For a program that is planned but not executed. Empty for one rank.

@@ -56,9 +56,9 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   const Card card(c.card());
   const std::vector<Row> step_rows = c.rows();
   int64_t reduced = 0;
-  const Reduce twice{.launch = [&](const DeltaValues& values, const Combine::Args* parts, const Launch&) {
-    if (parts != nullptr) {
-      EXPECT_EQ(parts->tiles, values.at) << "combined where they are added up";
+  const Reduce twice{.launch = [&](const DeltaValues& values, const Launch&) {
+    if (values.parts != nullptr) {
+      EXPECT_EQ(values.parts->tiles, values.at) << "combined where they are added up";
     }
     reduced += values.count;
     if (values.sent == DeltaValues::Sending::kToAll) return;  // who reads them adds them up
@@ -88,9 +88,9 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   std::vector<float> rows(room, 1), sums(room, 1), combined(room, 1), residual(room, 1);
   Arena at{};
   at.delta = rows.data();
-  at.gemm_y = sums.data();
+  at.gemm.emplace().y = sums.data();
   at.residual = residual.data();
-  at.combined = reinterpret_cast<uint16_t*>(combined.data());
+  at.packed.emplace().combined = reinterpret_cast<uint16_t*>(combined.data());
   const StepPointers step;
   const LayerPointers weights;
   LaunchCounts counts;
@@ -103,10 +103,9 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
     reduced = 0;
     last->launch({.config = config, .at = at, .step = step, .w = weights, .layer = 1}, {.counts = &counts});
     // A row per token, whatever made it; of a fused step in as many parts as are held.
-    const bool parts = program.held[static_cast<size_t>(stage)][static_cast<size_t>(Slot::kDelta)] == SlotForm::kParts;
-    const int64_t row_per_token = c.tokens * kShape.hidden;
-    EXPECT_GE(reduced, (parts ? 2 : 1) * row_per_token);
-    EXPECT_LE(reduced, (parts ? 2 : 1) * row_per_token + 7 * kShape.hidden) << "places of up to seven tokens more";
+    const int64_t held = program.held(stage, Slot::kDelta).splits * c.tokens;
+    EXPECT_GE(reduced, held * kShape.hidden);
+    EXPECT_LE(reduced, (held + 7) * kShape.hidden) << "places of up to seven tokens more";
     const int64_t bytes = reduced * (last->kernel.ends_with("<f32>") ? 4 : 2);
     EXPECT_NE(last->tile.find(fmt::format("{} B of each of 2 ranks", bytes)), std::string::npos) << last->tile;
     int64_t doubled = 0;  // floats, or pairs of bf16
@@ -131,18 +130,18 @@ INSTANTIATE_TEST_SUITE_P(
                     ReduceCase{"prompt", {}, 12, 1500, {0, 16}}),
     [](const testing::TestParamInfo<ReduceCase>& one) { return one.param.name; });
 
-enum class Sum { kNone, kCombines, kOfValues, kNccl };
+enum class Sum { kNone, kPeers, kNccl };
 
 // The program of one of two ranks of gpt-oss-120b's shape on an H100.
 std::vector<std::string> kernels_of(Stage stage, bool whole_experts, const std::vector<Row>& rows,
-                                    Sum sum = Sum::kCombines) {
+                                    Sum sum = Sum::kPeers) {
   Dims dims = kDims120b;
   dims.layers = 2;
   const Shard shard = cuda_shard(shard_of(dims, {2, whole_experts}, 1));
   const BackendConfig config = config_of({.dims = dims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}}, shard);
   const Card card(DeviceFacts{
       .name = "a card", .major = 9, .multiprocessors = 132, .cta_smem_bytes = 232448, .sm_smem_bytes = 233472});
-  const Reduce plan{.by_nccl = sum == Sum::kNccl, .fused = sum == Sum::kCombines, .launch = nullptr};
+  const Reduce plan{.by_nccl = sum == Sum::kNccl, .launch = nullptr};
   const Program program = make_program({.config = config,
                                         .run = {},
                                         .step = {.rows = rows, .logit_rows = 1},
@@ -181,8 +180,8 @@ TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
   EXPECT_THAT(kernels_of(Stage::kAttnOut, false, longest),
               ElementsAre("sm90_dense_gemm", "any_combine_f32", "any_share_reduce<bf16>"))
       << "more than a box holds";
-  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, many, Sum::kOfValues),
-              ElementsAre("sm90_split_gemm", "any_combine_f32", "any_push_reduce<bf16>"));
+  EXPECT_THAT(kernels_of(Stage::kAttnOut, false, many, Sum::kNccl),
+              ElementsAre("sm90_split_gemm", "any_combine_f32", "ncclDevKernel_AllReduce"));
   EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt, Sum::kNccl),
               ElementsAre("sm90_dense_gemm", "any_combine_f32", "ncclDevKernel_AllReduce"));
 }

@@ -22,14 +22,14 @@ int64_t staging_bytes(const BackendConfig& config, int64_t page_ids) {
 
 StepInputs::StepInputs(const BackendConfig& config, const Arena& at, cudaStream_t stream)
     : at_(at),
-      staging_(staging_bytes(config, at.page_ids), stream),
-      logit_tokens_(at.logit_tokens, config.max_rows),
-      params_(at.sample_params, config.max_rows) {
+      staging_(staging_bytes(config, at.step.page_ids), stream),
+      logit_tokens_(at.step.logit_tokens, config.max_rows),
+      params_(at.sample.params, config.max_rows) {
   for (const LayerKind kind : kinds_of(config.dims))
-    pages_.emplace_back(at.pages[static_cast<size_t>(kind)], at.page_ids, at.row_pages);
-  if (at.attend_finished != nullptr) {
-    decode_tokens_.emplace(at.decode_tokens, config.max_tokens);
-    attend_tiles_.emplace(at.attend_tiles, max_attend_tiles(config.max_tokens));
+    pages_.emplace_back(at.step.pages[static_cast<size_t>(kind)], at.step.page_ids, at.step.row_pages);
+  if (at.attend) {
+    decode_tokens_.emplace(at.attend->decode_tokens, config.max_tokens);
+    attend_tiles_.emplace(at.attend->tiles, max_attend_tiles(config.max_tokens));
   }
   host_row_.reserve(static_cast<size_t>(config.max_tokens));
   host_last_.reserve(static_cast<size_t>(config.max_tokens));
@@ -62,7 +62,7 @@ StepPointers StepInputs::put(const StepArgs& step, const AttendShares& shares) {
   std::copy(step.kv_slots.begin(), step.kv_slots.end(), all.begin() + 4);
   const auto arrays = std::span(all).first(4 + pages_.size());
   const bool few = std::ssize(step.ids) <= kFewTokens;
-  const int64_t pitch = few ? kFewTokens : at_.step_pitch;         // on the device
+  const int64_t pitch = few ? kFewTokens : at_.step.pitch;         // on the device
   const int64_t stride = few ? kFewTokens : std::ssize(step.ids);  // here; a few are copied with what lies between them
   ints_.assign(std::size(arrays) * static_cast<size_t>(stride), 0);
   for (size_t i = 0; i < std::size(arrays); ++i) {
@@ -71,11 +71,11 @@ StepPointers StepInputs::put(const StepArgs& step, const AttendShares& shares) {
   }
   const auto bytes = std::as_bytes(std::span(ints_));
   if (few) {
-    staging_.copy(at_.ids, bytes);
+    staging_.copy(at_.step.rows, bytes);
   } else {
-    staging_.copy_rows(at_.ids, bytes, std::ssize(arrays), pitch * static_cast<int64_t>(sizeof(int32_t)));
+    staging_.copy_rows(at_.step.rows, bytes, std::ssize(arrays), pitch * static_cast<int64_t>(sizeof(int32_t)));
   }
-  const auto place = [&](int i) { return at_.ids + i * pitch; };
+  const auto place = [&](int i) { return at_.step.rows + i * pitch; };
   StepPointers on{.ids = place(0),
                   .positions = place(1),
                   .token_row = place(2),
@@ -87,7 +87,7 @@ StepPointers StepInputs::put(const StepArgs& step, const AttendShares& shares) {
     on.pages[kind] = pages_[kind].put(step.pages[kind].ids, std::ssize(step.rows), staging_);
     on.pages_per_row[kind] = pages_[kind].stride();
   }
-  if (!step.taps.empty()) staging_.copy(at_.head.taps, std::as_bytes(step.taps));
+  if (!step.taps.empty()) staging_.copy(at_.head->taps, std::as_bytes(step.taps));
   if (!shares.decode.empty() && shares.decode.size() < step.ids.size())
     on.decode_tokens = decode_tokens_->put(shares.decode, staging_);
   if (!shares.prefill.empty()) on.attend_tiles = attend_tiles_->put(shares.prefill, staging_);

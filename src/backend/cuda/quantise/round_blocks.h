@@ -10,10 +10,11 @@
 #include "backend/activations.h"
 #include "backend/cuda/launch/launch.h"
 #include "base/dtype.h"
+#include "base/mx.h"
 
+#include <cstddef>
 #include <cstdint>
-#include <span>
-#include <vector>
+#include <cstring>
 
 namespace nibble::backend::cuda {
 
@@ -45,8 +46,13 @@ struct RoundBlocks {
 };
 inline constexpr int kInt8BlockBytes = 64, kInt8ScaleAt = 32;
 
-// On the host: the values of blocks that kInt8 made.
-[[nodiscard]] std::vector<float> int8_values(std::span<const F16> blocks);
+// On the host: a value of the blocks that kInt8 made.
+[[nodiscard]] inline float int8_value(const std::byte* blocks, int64_t at) {
+  const std::byte* const block = blocks + at / kMxBlock * kInt8BlockBytes;
+  float scale = 0;
+  std::memcpy(&scale, block + kInt8ScaleAt, sizeof(scale));
+  return static_cast<float>(static_cast<int8_t>(block[at % kMxBlock])) * scale;
+}
 
 inline constexpr int kRoundRowsCols = 4096;
 

@@ -78,7 +78,7 @@ struct Head {
                   .rows = kRows,
                   .cols = kCols},
                  on.stream);
-    screen.make({packed.get(), layout::Packing::kBf16}, on.stream);
+    screen.make(packed.get(), on.stream);
   }
 
   [[nodiscard]] RowsIn in() const { return {.x = x.get(), .norm = norm.get(), .eps = 1e-5f}; }

@@ -90,7 +90,7 @@ struct NormCase {
   int tokens = 1, hidden = 2880, splits = 0;
   SplitSums::Order order = SplitSums::Order::kTiles;
   int topk = 0;  // of experts, instead of splits
-  ExpertSums::Type experts = ExpertSums::Type::kBf16;
+  SplitSums::Order experts = SplitSums::Order::kExpertsBf16;
   InputType type = InputType::kF16;
   bool panels = false;
   bool normed = true, rounded = true;
@@ -115,8 +115,13 @@ struct NormInput {
         weights(test_floats(int64_t{c.tokens} * c.topk, 6, 1)) {
     for (const Bf16 value : y16) y.push_back(value.to_float() * (of_bf16() ? 1 : 1.001f));
   }
-  [[nodiscard]] bool of_bf16() const { return c.experts == ExpertSums::Type::kBf16; }
+  [[nodiscard]] bool of_bf16() const { return c.experts == SplitSums::Order::kExpertsBf16; }
 
+  // Those that the case has, of what lies there.
+  [[nodiscard]] SplitSums sums_at(const void* splits, const void* experts, const float* of_weights) const {
+    if (c.topk > 0) return {experts, c.topk, c.experts, of_weights};
+    return {c.splits > 0 ? splits : nullptr, c.splits, c.order};
+  }
   // The residual, and the sum of its terms' sizes.
   [[nodiscard]] std::pair<double, double> residual(size_t t, size_t d) const {
     const auto width = static_cast<size_t>(c.hidden), topk = static_cast<size_t>(c.topk);
@@ -171,9 +176,8 @@ void check_norm(const NormCase& c, const Run& run) {
       static_cast<size_t>(codes ? layout::mx_row_bytes(element_of(c.type), c.hidden) / 2 : c.hidden));
   const void* const experts = in.of_bf16() ? static_cast<const void*>(on_y16.get()) : on_y.get();
   const NormSums::Args args{.x = on_x.get(),
-                            .sums = {c.splits > 0 ? on_sums.get() : nullptr, c.splits, c.order},
+                            .sums = in.sums_at(on_sums.get(), experts, on_weights.get()),
                             .bias = c.splits > 0 ? on_bias.get() : nullptr,
-                            .experts = {c.topk == 0 ? nullptr : experts, c.experts, on_weights.get(), c.topk},
                             .norm = c.normed || c.rounded ? on_norm.get() : nullptr,
                             .normed = c.normed ? normed.get() : nullptr,
                             .rounded = {c.rounded ? rounded.get() : nullptr, c.type, c.panels ? rows : 0, c.in_mxfp8},

@@ -123,22 +123,20 @@ struct AttendHeads {
 
 [[nodiscard]] inline KernelCost cost(const NormSums::Args& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden;
-  const int64_t delta =
-      a.experts.at != nullptr ? a.experts.topk * (a.experts.type == ExpertSums::Type::kF32 ? 4 : 2) : a.sums.bytes();
+  const int64_t delta = a.sums.bytes();
   return {.bytes = count * (4 + delta + (delta > 0 ? 4 : 0) + (a.normed != nullptr ? 4 : 0) +
                             (a.rounded.at != nullptr && !in_codes(a.rounded.type) ? 2 : 0)) +
                    (a.rounded.at != nullptr && in_codes(a.rounded.type)
                         ? int64_t{a.tokens} * layout::mx_row_bytes(element_of(a.rounded.type), a.hidden)
                         : 0) +
                    4 * int64_t{a.hidden},
-          .flops = count * (4 + a.sums.splits + 2 * a.experts.topk)};
+          .flops = count * (4 + (a.sums.of_experts() ? 2 : 1) * a.sums.splits)};
 }
 
 [[nodiscard]] inline KernelCost cost(const Combine::Args& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden;
-  const int of_experts = a.experts.topk * (a.experts.type == ExpertSums::Type::kF32 ? 4 : 2);
-  return {.bytes = count * (a.sums.bytes() + of_experts + (a.rows != nullptr ? 4 : 2)),
-          .flops = count * (a.sums.splits + 2 * a.experts.topk)};
+  return {.bytes = count * (a.sums.bytes() + (a.rows != nullptr ? 4 : 2)),
+          .flops = count * (a.sums.of_experts() ? 2 : 1) * a.sums.splits};
 }
 
 [[nodiscard]] inline KernelCost cost(const RopeSums::Args& a) {

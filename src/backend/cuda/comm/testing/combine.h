@@ -17,7 +17,7 @@
 namespace nibble::backend::cuda {
 
 struct CombineCase {
-  NormDelta delta = NormDelta::kSplits;
+  SplitSums::Order order = SplitSums::Order::kTiles;
   int tokens = 1, hidden = 192;
   int splits = 3, topk = 4;
   bool whole_experts = false;  // of 8, dealt to the ranks
@@ -32,11 +32,10 @@ struct CombineCase {
           .predecessor = {}};
 }
 inline void combine(const Combine::Args& args) {
-  switch (norm_delta(args)) {
-    case NormDelta::kSplits: return any_combine_f32<NormDelta::kSplits>(args);
-    case NormDelta::kExpertsF32: return any_combine_f32<NormDelta::kExpertsF32>(args);
-    case NormDelta::kExpertsBf16: return any_combine_f32<NormDelta::kExpertsBf16>(args);
-  }
+  using enum SplitSums::Order;
+  if (args.sums.order == kExpertsF32) return any_combine_f32<kExpertsF32>(args);
+  if (args.sums.order == kExpertsBf16) return any_combine_f32<kExpertsBf16>(args);
+  any_combine_f32<kTiles>(args);
 }
 
 class PartsOfRanks {
@@ -100,14 +99,13 @@ class PartsOfRanks {
   [[nodiscard]] Combine::Args args_to(int rank, std::vector<Vector>& tiles) {
     Rank& own = ranks_[static_cast<size_t>(rank)];
     Combine::Args args{.own = own.own, .tiles = tiles.front().values, .tokens = c_.tokens, .hidden = c_.hidden};
-    if (c_.delta == NormDelta::kSplits) {
-      args.sums = {own.sums.data(), c_.splits, SplitSums::Order::kTiles};
+    if (c_.order == SplitSums::Order::kTiles) {
+      args.sums = {own.sums.data(), c_.splits, c_.order};
       args.bias = own.bias.data();
       return args;
     }
-    const bool f32 = c_.delta == NormDelta::kExpertsF32;
-    args.experts = {f32 ? static_cast<const void*>(own.f32.data()) : own.bf16.data(),
-                    f32 ? ExpertSums::Type::kF32 : ExpertSums::Type::kBf16, weights_.data(), c_.topk};
+    const bool f32 = c_.order == SplitSums::Order::kExpertsF32;
+    args.sums = {f32 ? static_cast<const void*>(own.f32.data()) : own.bf16.data(), c_.topk, c_.order, weights_.data()};
     args.ids = ids_.data();
     return args;
   }
@@ -126,10 +124,10 @@ class PartsOfRanks {
 [[nodiscard]] inline std::vector<CombineCase> combine_cases() {
   return {{.tokens = 11, .splits = 5},
           {.tokens = 8, .hidden = 160, .splits = 1},
-          {.delta = NormDelta::kExpertsF32, .tokens = 9},
-          {.delta = NormDelta::kExpertsF32, .tokens = 3, .hidden = 64, .topk = 6, .whole_experts = true},
-          {.delta = NormDelta::kExpertsBf16, .tokens = 20},
-          {.delta = NormDelta::kExpertsBf16, .tokens = 10, .topk = 3, .whole_experts = true}};
+          {.order = SplitSums::Order::kExpertsF32, .tokens = 9},
+          {.order = SplitSums::Order::kExpertsF32, .tokens = 3, .hidden = 64, .topk = 6, .whole_experts = true},
+          {.order = SplitSums::Order::kExpertsBf16, .tokens = 20},
+          {.order = SplitSums::Order::kExpertsBf16, .tokens = 10, .topk = 3, .whole_experts = true}};
 }
 
 }  // namespace nibble::backend::cuda

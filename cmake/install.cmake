@@ -7,9 +7,8 @@ install(DIRECTORY ${CMAKE_SOURCE_DIR}/models/nibble-tiny DESTINATION share/nibbl
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/bench/baselines DESTINATION share/nibble FILES_MATCHING PATTERN "*.json"
   PATTERN shared EXCLUDE)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION share/doc/nibble)
-# What --help and messages call docs/….
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs DESTINATION share/doc/nibble FILES_MATCHING PATTERN "*.md"
-  PATTERN decisions EXCLUDE PATTERN images EXCLUDE)
+# What --help and messages call docs/…, with all that its pages link to below it.
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs DESTINATION share/doc/nibble)
 install(CODE "execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/notices.py COMMAND_ERROR_IS_FATAL ANY
   OUTPUT_FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/doc/nibble/THIRD-PARTY-NOTICES\")")
 # The program prints its manual and completions itself.

@@ -286,6 +286,39 @@ TEST_F(Launches, are_the_planned_ones_where_experts_multiply_rounded_activations
   }
 }
 
+// Only draws by temperature are: whoever reads other logits gets them all.
+TEST_F(Launches, screen_the_logits_of_few_rows_that_are_drawn_by_temperature) {
+  const auto logits_of = [&](const RunConfig& run, const backend::SamplingParams& params, size_t rows, int logprobs,
+                             backend::cuda::DeviceFacts card = kH200) {
+    backend::cuda::emulated_cuda() = {.card = card};
+    const backend::BackendConfig config =
+        model::backend_config(config_, {.max_tokens = 64, .max_rows = 64, .kv_pages = {64, 64, 64}});
+    const auto be = backend::make_cuda_backend(config, run);
+    const model::GptOss gpt = model::load(*be, config_, weights_.weights());
+    model::Step step = step_of(std::vector<int32_t>(rows, 1));
+    for (size_t r = 0; r < rows; ++r)
+      step.sample_rows.push_back({.params = &params, .position = 1, .logprobs = logprobs});
+    model::forward(*be, gpt, step);
+    const Counts counts = counts_of(*be);
+    EXPECT_EQ(counts.contains("any_screen"), counts.contains("any_screen_pick"));
+    EXPECT_EQ(counts.contains("any_screen"), counts.contains("gemv<listed, bf16>"));
+    return counts.contains("any_screen");
+  };
+  EXPECT_TRUE(logits_of({}, {.temperature = 0}, 1, -1));
+  EXPECT_TRUE(logits_of({}, {.temperature = 0.7f}, 8, -1));
+  EXPECT_TRUE(logits_of({.eager = true}, {.temperature = 1}, 3, -1));
+  EXPECT_FALSE(logits_of({}, {.temperature = 1}, 9, -1));
+  EXPECT_FALSE(logits_of({}, {.temperature = 1}, 1, 2));
+  EXPECT_FALSE(logits_of({}, {.temperature = 1, .top_p = 0.9f}, 1, -1));
+  EXPECT_FALSE(logits_of({}, {.temperature = 1, .logit_bias = {{3, 2.0f}}}, 1, -1));
+  EXPECT_FALSE(logits_of({.screened_head = backend::ScreenedHead::kOff}, {.temperature = 0}, 1, -1));
+  EXPECT_FALSE(logits_of({.family = KernelFamily::kReference}, {.temperature = 0}, 1, -1));
+  backend::cuda::DeviceFacts small = kH200;
+  small.memory_bytes = 1 << 20;
+  EXPECT_EQ(backend::cuda::screened_bytes(model::backend_config(config_, {}), {}, small), 0);
+  EXPECT_GT(backend::cuda::screened_bytes(model::backend_config(config_, {}), {}, kH200), 0);
+}
+
 TEST_F(Launches, are_the_planned_ones_for_every_cache) {
   for (const Kv kv : {Kv::kBf16, Kv::kF32, Kv::kE4m3}) {
     for (const KernelFamily family : {KernelFamily::kReference, KernelFamily::kGemm}) {

@@ -1,6 +1,7 @@
 #pragma once
 // A benchmark's rows, as a table in Markdown or as JSON. Pure.
 
+#include "backend/backend.h"
 #include "backend/measure.h"
 
 #include <nlohmann/json.hpp>

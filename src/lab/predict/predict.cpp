@@ -118,7 +118,7 @@ backend::MemoryNeeds Predictor::needs(const PredictShape& shape) const {
   const backend::CostModel cost = of_a_card(model::cost_of(config, backend::StoredFormats::of({}, dense)), ranks);
   const int64_t logits = int64_t{sized.max_rows} * config.dims.vocab * static_cast<int64_t>(sizeof(float));
   const int64_t shared = ranks.count > 1 ? backend::cuda::comm_bytes(ranks.count) + logits : 0;
-  return {.weights = cost.weight_bytes(),
+  return {.weights = cost.weight_bytes() + backend::cuda::screened_bytes(sized, options.run, card.facts),
           .kv = backend::kv_bytes(sized, kv_row_bytes(options, config.dims)),
           .activations = backend::slot_bytes(sized, sizeof(float)) + kOtherBytes + shared};
 }

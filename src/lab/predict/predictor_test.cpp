@@ -67,7 +67,8 @@ ModelOptions options() {
 
 PredictedRow predict(const MeasuredRow& row, std::string_view card) {
   const model::ModelConfig config = model::preset(row.model);
-  const ModelOptions as_bench = options();
+  ModelOptions as_bench = options();
+  as_bench.run.screened_head = backend::ScreenedHead::kOff;  // the rows are older
   return Predictor{as_bench, config, row.dense, backend::cuda::card_named(card)}.row(row.shape);
 }
 
@@ -110,7 +111,7 @@ TEST(predictor, a_prompt_goes_in_steps_of_which_the_last_one_draws) {
   };
   EXPECT_EQ(launches(one, "sm90_mxfp4_gemm<experts>"), 24);
   EXPECT_EQ(launches(two, "sm90_mxfp4_gemm<experts>"), 48);
-  EXPECT_EQ(launches(two, "gemv<dense, bf16>"), 1);
+  EXPECT_EQ(launches(two, "any_screen"), 1);
   EXPECT_GT(two.seconds, one.seconds);
   EXPECT_EQ(two.nodes.size(), one.nodes.size());  // a line per kernel, whatever the steps
   const Predictor predictor{whole, config, {}, card};

@@ -26,7 +26,7 @@ constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json",
 constexpr std::string_view kH200FewPairs = "assumed: what one H200 reached (2026-11-26-h200-few-pairs.json)";
 constexpr std::string_view kH200Fp8 = "assumed: what one H200 reached (2026-11-26-h200-merged.json)";
 constexpr std::string_view kH200Fp8Pages = "assumed: what one H200 reached (2026-11-26-h200-fp8-attention.json)";
-constexpr std::string_view kAssumedScreen = "assumed: a dependency, and what the first bytes take";
+constexpr std::string_view kH200Screen = "assumed: what one H200 reached (2026-11-30-h200-screened-head.json)";
 constexpr std::string_view kAssumedMma = "assumed: as bf16's", kAssumedNorm = "assumed: as any_norm_sums",
                            kAssumedBetween = "assumed: between bf16's and MXFP4's",
                            kAssumedFp8 = "assumed: as any_attend_prefill of its own peak",
@@ -48,9 +48,10 @@ constexpr KernelShare kShares[] = {
     {.kernel = "gemv<dense, bf16>", .step_us = 0.9, .token_us = 0.4, .from = kH100Profile},
     {.kernel = "gemv<dense, mxfp4>", .step_us = 1.0, .token_us = 0.4, .from = kH100Profile},
     {.kernel = "gemv<dense, mxfp8>", .step_us = 1.0, .token_us = 0.4, .from = kAssumedBetween},
-    // The screen of the logits; of its candidates only the launch.
-    {.kernel = "any_screen", .step_us = 8, .token_us = 1, .from = kAssumedScreen},
-    {.kernel = "gemv<listed, bf16>", .step_us = 6, .from = kAssumedScreen},
+    // The screen of the logits. Its fixed part is the rounding of the activations, which memory waits for.
+    {.kernel = "any_screen", .step_us = 15, .token_us = 2.5, .from = kH200Screen},
+    {.kernel = "any_screen_pick", .step_us = 8, .token_us = 1.5, .from = kH200Screen},
+    {.kernel = "gemv<listed, bf16>", .step_us = 3.5, .token_us = 0.7, .from = kH200Screen},
     {.kernel = "any_router", .step_us = 1.5, .token_us = 0.48, .from = kH100Profile},
     {.kernel = "moe_up", .step_us = 3.2, .cycle_bytes = 24, .feeding = kOwn, .from = kH100Chains},
     {.kernel = "gemv<moe_down>", .step_us = 2.0, .cycle_bytes = 9.2, .from = kH100Chains},

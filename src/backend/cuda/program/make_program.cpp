@@ -183,8 +183,8 @@ void Maker::combine() {
   const Delta made = delta_;
   if (!is_rank() || !made.wants_combine()) return;
   delta_ = combined(made);
-  const bool rows = delta_.in_rows(), alone = delta_.sent == DeltaValues::Sending::kNot;
-  if (args_.reduce != nullptr && !args_.reduce->by_nccl && !rows && alone &&
+  const bool rows = delta_.in_rows(), unsent = delta_.sent == DeltaValues::Sending::kNot;
+  if (args_.reduce != nullptr && !args_.reduce->by_nccl && !rows && unsent &&
       sum_way(args_.reduce->ranks, delta_.extent(d_, tokens_).bytes()) == SumWay::kPush) {
     parts_ = made;
     return;

@@ -110,11 +110,6 @@ struct SlotData {
 // A slot's rows where they lie, in the type that the backend computes with.
 using SlotRows = std::variant<std::vector<std::span<float>>, std::vector<std::span<double>>>;
 
-// Steps whose logits were screened (RunConfig::screened_head), and the tiles of 16 rows that were computed in them.
-struct ScreenCounts {
-  int64_t steps = 0, tiles = 0;
-};
-
 using Ticket = int64_t;
 using TapTicket = int64_t;
 

@@ -155,6 +155,11 @@ struct SampleRow {
   int32_t given = -1;                // >= 0: nothing is drawn, this is the token (for its logprobs)
 };
 
+// Steps whose logits were screened (RunConfig::screened_head), and the tiles of 16 rows that were computed in them.
+struct ScreenCounts {
+  int64_t steps = 0, tiles = 0;
+};
+
 // Throws Error(kCorrupt) when a row of logits holds NaN or infinity: the model's weights do.
 void check_logits(std::span<const float> logits);
 

@@ -319,6 +319,67 @@ __device__ inline float least_draw(const Screen::Args& a, int token, int row, fl
                      gumbel(philox(p.seed, static_cast<uint64_t>(row / 4), p.position)[static_cast<size_t>(row % 4)]);
 }
 
+// least_draw of each token, to `least`. A token has a team of warps, whose sums go to `sums`. Ends with a barrier.
+__device__ inline void least_draws(const ScreenPick::Args& args, float* least, float* sums) {
+  const Screen::Args& a = args.of;
+  const int lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes;
+  const int warps = kPickThreads / kWarpLanes / teams_of(a.tokens), token = warp / warps;
+  int row = kNoToken;
+  if (token < a.tokens) {
+    row = best_part(args, token, lane).idx;
+    constexpr int kQuads = kWarpLanes / 4;
+    const float* v = a.at.v + int64_t{token} * a.copy.cols;
+    float sum = 0;
+    if (row != kNoToken)
+      sum = part_of_product(a.copy, v, row, warp % warps * kQuads + lane / 4, warps * kQuads, lane % 4);
+    sum = warp_sum(sum);
+    if (lane == 0) sums[warp] = sum;
+  }
+  __syncthreads();
+  if (token < a.tokens && warp % warps == 0 && lane == 0) {
+    float product = 0;
+    for (int w = warp; w < warp + warps; ++w) product += sums[w];
+    least[token] = row == kNoToken ? -INFINITY : least_draw(a, token, row, product);
+  }
+  __syncthreads();
+}
+
+// Four rows' bounds: |w' - q| and |q| of each.
+struct BoundQuad {
+  float4 lost{}, kept{};
+  __device__ void load(const ScreenCopy& copy, int quad) {
+    lost = reinterpret_cast<const float4*>(copy.lost)[quad];
+    kept = reinterpret_cast<const float4*>(copy.kept)[quad];
+  }
+};
+
+__device__ inline float4* logits_of(const Screen::Args& a, int token, int quad) {
+  return reinterpret_cast<float4*>(a.y + int64_t{token} * a.copy.rows) + quad;
+}
+
+// Whether one of four rows may reach what some token's draw has for sure.
+__device__ inline bool reaches(const Screen::Args& a, const BoundQuad& bounds, const float* least, int quad) {
+  const float lost[4] = {bounds.lost.x, bounds.lost.y, bounds.lost.z, bounds.lost.w};
+  const float kept[4] = {bounds.kept.x, bounds.kept.y, bounds.kept.z, bounds.kept.w};
+  bool does = false;
+  for (int token = 0; token < a.tokens; ++token) {
+    const ScreenedToken& own = a.at.tokens[token];
+    const SampleRowParams& p = a.params[token];
+    Philox4 random{};
+    if (!p.greedy()) random = philox(p.seed, static_cast<uint64_t>(quad), p.position);
+    const float4 four = *logits_of(a, token, quad);
+    const float y[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float most = y[i] + own.length * lost[i] + own.missed * kept[i] + own.rounding;
+      if (!p.greedy())
+        most += p.get<&SamplingParams::temperature>() * (gumbel(random[static_cast<size_t>(i)]) + kOfNoise);
+      does |= !(most < least[token]);  // NaN: whoever looks closer sees it
+    }
+  }
+  return does;
+}
+
 // screen_pick: tiles = those of a row whose logit may reach the best one's; y = -infinity in all others
 // grid: CTAs that all run at once     bytes rows * (8 + 8 * tokens), the best rows, from L2
 __global__ void __launch_bounds__(kPickThreads) any_screen_pick(const __grid_constant__ ScreenPick::Args args) {
@@ -326,72 +387,31 @@ __global__ void __launch_bounds__(kPickThreads) any_screen_pick(const __grid_con
   auto* least = reinterpret_cast<float*>(smem);  // [tokens]
   float* const sums = least + kGemvTokens;       // of warps
   const Screen::Args& a = args.of;
-  const int lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes;
-  const int tiles = a.copy.rows / layout::kTileRows;
+  const int lane = threadIdx.x % kWarpLanes, tiles = a.copy.rows / layout::kTileRows;
   const int thread = static_cast<int>(blockIdx.x * kPickThreads + threadIdx.x);
   const int threads = static_cast<int>(gridDim.x) * kPickThreads;
   constexpr int kQuads = layout::kTileRows / 4;
-  const auto* losses = reinterpret_cast<const float4*>(a.copy.lost);
-  const auto* keeps = reinterpret_cast<const float4*>(a.copy.kept);
-  float4 lost{}, kept{};  // of the first four rows: before the screen has ended
-  if (thread < tiles * kQuads) lost = losses[thread], kept = keeps[thread];
+  BoundQuad bounds;  // of the first four rows: before the screen has ended
+  if (thread < tiles * kQuads) bounds.load(a.copy, thread);
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   const int resting = a.at.state->resting;
   if (resting > 0) {
     for (int tile = thread; tile < tiles; tile += threads) a.at.tiles[tile] = tile;
   } else {
-    constexpr int kPickWarps = kPickThreads / kWarpLanes;
-    const int warps = kPickWarps / teams_of(a.tokens), token = warp / warps;
-    int row = kNoToken;
-    if (token < a.tokens) {
-      row = best_part(args, token, lane).idx;
-      const int quads = kWarpLanes / 4;
-      const float* v = a.at.v + int64_t{token} * a.copy.cols;
-      float sum = 0;
-      if (row != kNoToken)
-        sum = part_of_product(a.copy, v, row, warp % warps * quads + lane / 4, warps * quads, lane % 4);
-      sum = warp_sum(sum);
-      if (lane == 0) sums[warp] = sum;
-    }
-    __syncthreads();
-    if (token < a.tokens && warp % warps == 0) {
-      float product = 0;
-      for (int w = warp; w < warp + warps; ++w) product += sums[w];
-      if (lane == 0) least[token] = row == kNoToken ? -INFINITY : least_draw(a, token, row, product);
-    }
-    __syncthreads();
+    least_draws(args, least, sums);
     // Whole warps: a tile's rows are four lanes'.
     for (int quad = thread; quad - lane < tiles * kQuads; quad += threads) {
       const bool has = quad < tiles * kQuads;
-      if (has && quad != thread) lost = losses[quad], kept = keeps[quad];
-      const float lose[4] = {lost.x, lost.y, lost.z, lost.w}, keep[4] = {kept.x, kept.y, kept.z, kept.w};
-      bool reaches = false;
-      for (int token = 0; has && token < a.tokens; ++token) {
-        const ScreenedToken& own = a.at.tokens[token];
-        const SampleRowParams& p = a.params[token];
-        const float temperature = p.greedy() ? 0.0f : p.get<&SamplingParams::temperature>();
-        Philox4 random{};
-        if (!p.greedy()) random = philox(p.seed, static_cast<uint64_t>(quad), p.position);
-        const float4 y = reinterpret_cast<const float4*>(a.y + int64_t{token} * a.copy.rows)[quad];
-        const float ys[4] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float most = ys[i] + own.length * lose[i] + own.missed * keep[i] + own.rounding;
-          if (!p.greedy()) most += temperature * (gumbel(random[static_cast<size_t>(i)]) + kOfNoise);
-          reaches |= !(most < least[token]);  // NaN: whoever looks closer sees it
-        }
-      }
-      const uint32_t all = __ballot_sync(kAllLanes, reaches);
-      const bool candidate = (all >> (lane / kQuads * kQuads) & ((1u << kQuads) - 1)) != 0;
+      if (has && quad != thread) bounds.load(a.copy, quad);
+      const uint32_t all = __ballot_sync(kAllLanes, has && reaches(a, bounds, least, quad));
       if (!has) continue;
-      if (candidate) {
+      if ((all >> (lane / kQuads * kQuads) & ((1u << kQuads) - 1)) != 0) {
         if (lane % kQuads == 0) a.at.tiles[atomicAdd(&a.at.state->count, 1)] = quad / kQuads;
         continue;
       }
       for (int token = 0; token < a.tokens; ++token)
-        reinterpret_cast<float4*>(a.y + int64_t{token} * a.copy.rows)[quad] = {-INFINITY, -INFINITY, -INFINITY,
-                                                                               -INFINITY};
+        *logits_of(a, token, quad) = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
     }
   }
   __syncthreads();

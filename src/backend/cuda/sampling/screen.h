@@ -10,7 +10,6 @@
 //   |x' · w' - X · q| <= |x'| |w' - q| + |x' - X| |q|
 // Bounds are of exact numbers; floats' rounding, the full product's too, is in `Rounding` (screen.cuh).
 
-#include "backend/backend.h"
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/launch/launch.h"
 #include "backend/cuda/layout/screen_codes.h"

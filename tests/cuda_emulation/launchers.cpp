@@ -120,9 +120,6 @@ void Combine::launch(const Args& args, const Launch& on) { counted(kName, args, 
 void Tap::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void RopeSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void RouteSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void RouteTokens::launch(const Args& args, const RoutePlan& plan, const Launch& on) {
-  counted(kName, args, on, plan.tile);
-}
 
 bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
 void Sm90Gemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {

@@ -127,7 +127,6 @@ void Round::launch(const Args&, const Launch&) { absent(); }
 void RoundBlocks::launch(const Args&, const Launch&) { absent(); }
 void RoundRows::launch(const Args&, const Launch&) { absent(); }
 void RouteSums::launch(const Args&, const Launch&) { absent(); }
-void RouteTokens::launch(const Args&, const RoutePlan&, const Launch&) { absent(); }
 void Router::launch(const Args&, const Launch&) { absent(); }
 void Tap::launch(const Args&, const Launch&) { absent(); }
 void TopExperts::launch(const Args&, const Launch&) { absent(); }

@@ -66,7 +66,6 @@ class CudaBackend final : public Member {
     at_ = carve(needs, place);
     if (needs.matrices == Matrices::kPacked) {
       zero(at_.down_finished, dims_.hidden / layout::kTileRows);
-      zero(at_.route_finished, route_tiles(std::min<int64_t>(config_.max_tokens, kRouteMaxTokens)));
       if (at_.gemm_ranges.finished != nullptr) zero(at_.gemm_ranges.finished, 1);
     }
     if (!run_.eager && has_graphs(config_, needs))

@@ -123,9 +123,6 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
     a.inverse = carver.take<float>(tokens);
     a.normed_f16 = carver.take<F16>(tokens * d.hidden);
     a.down_finished = carver.take<int>(d.hidden / layout::kTileRows);
-    a.route_parts =
-        carver.take<float>(route_parts_floats({std::min<int64_t>(tokens, kRouteMaxTokens), d.hidden, d.experts}));
-    a.route_finished = carver.take<int>(route_tiles(std::min<int64_t>(tokens, kRouteMaxTokens)));
   } else {
     if (!config.head) {
       a.k = carver.take<float>(tokens * d.kv_width());

@@ -71,8 +71,6 @@ struct Arena {
   float* expert_out = nullptr;       // [tokens, topk, hidden]
   uint16_t* combined = nullptr;      // [split_pitch(tokens, hidden)] bf16, of one of several ranks with packed matrices
   int* down_finished = nullptr;      // [hidden / 16] zero between launches; with packed matrices
-  float* route_parts = nullptr;      // [route_parts_floats(min(tokens, 512))], with packed matrices
-  int* route_finished = nullptr;     // [route_tiles(min(tokens, 512))] zero between steps; with packed matrices
   int32_t* moe_pairs = nullptr;      // [max_places]
   ExpertTile* moe_tiles = nullptr;   // [max_expert_tiles]
   int32_t* moe_tile_counts = nullptr;  // [kTileCounts]

@@ -10,7 +10,6 @@
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 #include "backend/cuda/norm_rope/rope_sums.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
-#include "backend/cuda/experts/route_tokens.cuh"
 #include "backend/cuda/arch/sm90/norm_route.cuh"
 #include "backend/cuda/arch/sm90/split_gemm.cuh"
 #include "backend/cuda/testing/attend.h"
@@ -156,28 +155,6 @@ TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_ca
       check_rope<HostArray>({.tokens = 37, .heads = heads, .kv_heads = 2, .type = type}, run);
 }
 
-TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_step) {
-  const auto run = [](const RouteTokens::Args& args) {
-    const RoutePlan plan = plan_route({args.tokens, args.hidden, args.experts}, 3);
-    const auto with = [&]<int kTokens>() {
-      emulate(static_cast<int>(plan.grid), plan.threads, [&] {
-        if (layout::slice_blocks(args.hidden) == 6) {
-          any_route_tokens_f32_bf16<6, kTokens>(args, plan.cut);
-        } else {
-          any_route_tokens_f32_bf16<8, kTokens>(args, plan.cut);
-        }
-      });
-    };
-    plan.cut.tokens == 8 ? with.operator()<8>() : with.operator()<16>();
-  };
-  for (const int tokens : {9, 35})  // the second part is short
-    check_route<HostArray>({.tokens = tokens, .hidden = 576, .experts = 128, .topk = 4}, run);
-  check_route<HostArray>({.tokens = 20, .hidden = 1280, .experts = 150, .topk = 3}, run);
-  check_route<HostArray>({.tokens = 17, .hidden = 512, .experts = 20, .topk = 2}, run);
-  check_route<HostArray>({.tokens = 3, .hidden = 192, .experts = 130, .topk = 1}, run);
-  check_route<HostArray>({.tokens = 2, .hidden = 192, .experts = 300, .topk = 32}, run);  // beyond what lanes hold
-}
-
 template <class Tile>
 void emulate_route_sums(const RouteSums::Args& args) {
   emulate((args.tokens + Tile::kTokens - 1) / Tile::kTokens, Tile::kThreads, [&] { any_route_sums<Tile>(args); });
@@ -206,13 +183,22 @@ TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lo
                               emulate_route_sums<RouteSumsFew<16, 0>>);
 }
 
+template <class Tile>
+void emulate_norm_route(const NormRouteArgs& args, const Plan& plan) {
+  const NormRouteShared<Tile> shared(smem, args.norm.hidden, args.experts);
+  ASSERT_EQ(shared.end(), static_cast<uint32_t>(plan.smem_bytes));
+  const emulation::Launch launch{
+      .grid = static_cast<int>(plan.grid), .threads = plan.threads, .cluster = kNormRouteCtas, .predecessor = {}};
+  ASSERT_EQ(emulation::run(launch, [&] { sm90_norm_route<Tile>(args); }), "");
+}
+
 TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
   const auto run = [](const NormRouteArgs& args, const Plan& plan) {
-    const NormRouteShared shared(smem, args.norm.hidden, args.route.experts);
-    ASSERT_EQ(shared.end(), static_cast<uint32_t>(plan.smem_bytes));
-    const emulation::Launch launch{
-        .grid = static_cast<int>(plan.grid), .threads = plan.threads, .cluster = kNormRouteCtas, .predecessor = {}};
-    ASSERT_EQ(emulation::run(launch, [&] { sm90_norm_route(args); }), "");
+    switch (norm_route_tokens(args.norm.tokens)) {
+      case 8: return emulate_norm_route<NormRouteTile<8>>(args, plan);
+      case 16: return emulate_norm_route<NormRouteTile<16>>(args, plan);
+      default: return emulate_norm_route<NormRouteTile<32>>(args, plan);
+    }
   };
   check_norm_route<HostArray>({.tokens = 5, .hidden = 2880, .splits = 5}, {.experts = 128, .topk = 4}, run);
   check_norm_route<HostArray>({.tokens = 9, .hidden = 576, .splits = 1, .type = InputType::kBf16},
@@ -221,6 +207,9 @@ TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
                               run);
   check_norm_route<HostArray>({.tokens = 8, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows},
                               {.experts = 4, .topk = 1}, run);
+  for (const int tokens : {65, 133})  // of clusters of 16 and of 32; the last ones are not full
+    for (const int experts : {20, 128})
+      check_norm_route<HostArray>({.tokens = tokens, .hidden = 576, .splits = 2}, {.experts = experts, .topk = 4}, run);
 }
 
 TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {

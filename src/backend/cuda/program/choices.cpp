@@ -174,9 +174,7 @@ bool o_in_halves(const Tuned& tuned, const GemvShape& o, const PlanDevice& devic
   return tuned.o_in_halves && balances_in_halves(o, device);
 }
 
-bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
-  return tokens <= std::min<int64_t>(tuned.route_tokens, kRouteMaxTokens);
-}
+bool route_few(const Tuned& tuned, int64_t tokens) { return tokens <= tuned.route_tokens; }
 
 Packing packing_of(WeightRole role, const DenseFormats& dense) {
   if (role == WeightRole::kGateUp || role == WeightRole::kDown) return Packing::kMxfp4;

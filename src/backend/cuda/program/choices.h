@@ -39,8 +39,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 [[nodiscard]] bool logits_by_gemm(KernelFamily kernel, int64_t rows);
 // Whether a fused step reads o in two halves of K, whose sums the router adds.
 [[nodiscard]] bool o_in_halves(const Tuned& tuned, const GemvShape& o, const PlanDevice& device);
-// Whether any_route_tokens serves the router of so many tokens.
-[[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
+// Whether so many tokens are too few for any_route_sums.
+[[nodiscard]] bool route_few(const Tuned& tuned, int64_t tokens);
 // With any_route_sums: whether the kernel that rounds the experts' input also applies the norm, to the residual.
 [[nodiscard]] constexpr bool norm_while_rounding(Activations activations, bool experts_on_gemms, bool row_codes) {
   return experts_on_gemms && (row_codes || !rounds(activations));

@@ -81,10 +81,10 @@ void Maker::route() {
     });
     return route_plainly();
   }
-  const bool by_tiles = router_by_tiles(tuned_, tokens_);
+  const bool few = route_few(tuned_, tokens_);
   const bool whole = delta_.form == Delta::Form::kSums || delta_.form == Delta::Form::kCombined ||
                      delta_.form == Delta::Form::kBoth || (delta_.form == Delta::Form::kTiles && delta_.splits == 1);
-  if (whole && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
+  if (whole && !few && d_.experts <= kRouteSumsExperts) return route_sums();
   const PutNorm put = [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
                           const Binding& b, NormSums::Args& args) {
     args.norm = b.w.mlp_norm;
@@ -93,33 +93,24 @@ void Maker::route() {
     if (to_codes) args.rounded = {.at = b.at.gemm_x, .type = codes};
   };
   hold(Slot::kNormed, SlotForm::kFloats);
-  const RouteOf route_of = [n](const Binding& b) {
-    return RouteTokens::Args{.x = b.at.normed,
-                             .weight = b.w.router,
-                             .bias = b.w.router_bias,
-                             .logits = b.at.router_logits,
-                             .ids = b.at.expert_ids,
-                             .weights = b.at.expert_weights,
-                             .parts = b.at.route_parts,
-                             .finished = b.at.route_finished,
-                             .tokens = n,
-                             .hidden = to_int(b.config.dims.hidden),
-                             .experts = to_int(b.config.dims.experts),
-                             .topk = to_int(b.config.dims.topk)};
-  };
-  if (by_tiles && !experts_take_codes() && norm_route(put, route_of)) return;
+  if (few && !experts_take_codes() && norm_route(put)) return;
   norm_sums({kMlpNorm}, delta_, put);
-  if (!by_tiles) return route_plainly();
-  add<RouteTokens>(plan_route({tokens_, d_.hidden, d_.experts}, args_.card.facts.multiprocessors),
-                   {kRouter, kRouterBias}, route_of);
+  route_plainly();
 }
 
-bool Maker::norm_route(const PutNorm& put, const RouteOf& route_of) {
+bool Maker::norm_route(const PutNorm& put) {
   const auto chosen = first_serving<Plan>(args_.card, &Arch::norm_route, RouteShape{tokens_, d_.hidden, d_.experts});
   if (!chosen) return false;
   Node& own = planned(chosen->plan.kernel, chosen->plan, {kMlpNorm, kRouter, kRouterBias}, chosen->op.launch,
-                      [put, route_of, delta = delta_, n = tokens()](const Binding& b) {
-                        NormRouteArgs args{delta.sums(b, n), route_of(b)};
+                      [put, delta = delta_, n = tokens()](const Binding& b) {
+                        NormRouteArgs args{.norm = delta.sums(b, n),
+                                           .weight = b.w.router,
+                                           .bias = b.w.router_bias,
+                                           .logits = b.at.router_logits,
+                                           .ids = b.at.expert_ids,
+                                           .weights = b.at.expert_weights,
+                                           .experts = to_int(b.config.dims.experts),
+                                           .topk = to_int(b.config.dims.topk)};
                         put(b, args.norm);
                         return args;
                       });

@@ -19,7 +19,6 @@ constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100S
                            kH100Router = "2026-11-22-h100-prefill-dense.json",
                            kH100Grouped = "2026-11-22-h100-grouped.json",
                            kH100NormRoute = "2026-11-26-h100-norm-route.json",
-                           kH100RouteTokens = "2026-11-26-h100-route-tokens.json",
                            kH100Between = "2026-11-26-h100-between-gemms.json";
 constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json",
                            kH100AsSm80Gemms = "2026-11-25-h100-as-sm80-gemms.json";
@@ -121,8 +120,7 @@ constexpr KernelShare kShares[] = {
      .from = kH100Profile},
     // The router of steps that no fused one takes.
     {.kernel = "any_linear", .step_us = 5, .matrix = {kMma, 0.15}, .from = kH100Router},
-    {.kernel = "any_route_tokens", .step_us = 4, .matrix = {kMma, 0.09}, .from = kH100RouteTokens},
-    {.kernel = "sm90_norm_route", .step_us = 4.5, .token_us = 0.03, .from = kH100NormRoute},
+    {.kernel = "sm90_norm_route", .step_us = 4.5, .token_us = 0.045, .from = kH100NormRoute},
     // What comes after the last product is its fixed part.
     {.kernel = "any_route_sums",
      .step_us = 14,

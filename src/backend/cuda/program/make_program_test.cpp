@@ -309,15 +309,10 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
     EXPECT_THAT(kernels(planned, Stage::kAttend),
                 ElementsAre("any_rope_sums_f32", "any_attend_decode<bf16>", "any_attend_decode<bf16>"));
     EXPECT_THAT(kernels(planned, Stage::kAttnOut), ElementsAre("sm90_split_gemm"));
-    const bool both = tokens <= cuda::kNormRouteMaxTokens;
-    if (both) {
-      EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("sm90_norm_route"));
-      EXPECT_EQ(tile(planned, "sm90_norm_route"), cuda::plan_norm_route({tokens, kDims.hidden, kDims.experts}).tile);
-    }
-    const cuda::Program apart = both ? plan(decode(tokens), {.card = kGb10}) : planned;
-    EXPECT_THAT(kernels(apart, Stage::kRoute), ElementsAre("any_norm_sums_f32", "any_route_tokens_f32_bf16"));
-    EXPECT_EQ(tile(apart, "any_route_tokens_f32_bf16"),
-              cuda::plan_route({tokens, kDims.hidden, kDims.experts}, (both ? kGb10 : kH200).multiprocessors).tile);
+    EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("sm90_norm_route"));
+    EXPECT_EQ(tile(planned, "sm90_norm_route"), cuda::plan_norm_route({tokens, kDims.hidden, kDims.experts}).tile);
+    EXPECT_THAT(kernels(plan(decode(tokens), {.card = kGb10}), Stage::kRoute),
+                ElementsAre("any_norm_sums_f32", "any_linear_f32_bf16", "any_top_experts_f32"));
   }
   EXPECT_EQ(tile(plan(decode(16), {}), "sm90_split_gemm"),
             cuda::plan_split_gemm({5120, kDims.hidden, 16}, kH200.multiprocessors).tile);

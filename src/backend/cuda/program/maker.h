@@ -111,8 +111,7 @@ class Maker {
   void route_plainly();
   // Norm and router in one launch, where the card has such a kernel for the step.
   using PutNorm = std::function<void(const Binding&, NormSums::Args&)>;
-  using RouteOf = std::function<RouteTokens::Args(const Binding&)>;
-  bool norm_route(const PutNorm& put, const RouteOf& route_of);
+  bool norm_route(const PutNorm& put);
   void top_experts();
   // GEMMs get the residual and the inverse of each row's norm, which rounding applies; all others get normed rows.
   void route_sums();

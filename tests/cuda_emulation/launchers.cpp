@@ -77,7 +77,6 @@ void Rmsnorm::launch(const Args& args, const Launch& on) { counted(kName, args, 
 void Linear::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void RopeKv::launch(const Args& args, const Launch& on) { counted(kNames.of(args.kv.type), args, on); }
 void TopExperts::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void PlainGroup::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void PlainGateUp::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void PlainDown::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void PlainCombine::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
@@ -104,8 +103,6 @@ void GroupedUp::launch(const Args& args, const RowWarpsPlan& plan, const Launch&
 void GroupedDown::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
   counted(kName, args, on, plan.tile);
 }
-void Int8Up::launch(const Args& args, const Plan& plan, const Launch& on) { counted(kName, args, on, plan.tile); }
-void Int8Down::launch(const Args& args, const Plan& plan, const Launch& on) { counted(kName, args, on, plan.tile); }
 void RoundBlocks::launch(const Args& args, const Launch& on) { counted(name(args.form), args, on); }
 void RoundRows::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 

@@ -35,7 +35,6 @@ constexpr Commands kComputes = kRunsModel | Commands{kCompare};
 constexpr Commands kNamesModel{kRun, kChat, kInspect, kPerplexity, kCompare, kConvert, kBench};
 constexpr Commands kPlans{kInspect, kPredict};
 
-constexpr Places kEverywhere{};
 constexpr Places kOnCpu{kYes, kNo, kNo, kNo};
 constexpr Places kOnArm{kNotRun, kNo, kNo, kNo};  // nothing but an emulator has run them
 constexpr Places kOnCards{kNo, kYes, kYes, kNotRun};
@@ -69,7 +68,7 @@ constexpr Word kAttentionActivations[] = {
 constexpr Word kMoeActivations[] = {word(Activations::kAuto, kAsChosen),
                                     word(Activations::kF32, kUnrounded, kOnCpu),
                                     word(Activations::kBf16),
-                                    word(Activations::kInt8, kRounded, kEverywhere, "", "--moe-kernel gemv"),
+                                    word(Activations::kInt8, kRounded, kOnCpu),
                                     word(Activations::kMxfp8, kRounded, kRoundedToFp8),
                                     word(Activations::kMxfp6, kRounded, kRoundedFirst),
                                     word(Activations::kMxfp4, kRounded, kRoundedFirst)};
@@ -86,8 +85,7 @@ constexpr Word kIsas[] = {word(CpuIsa::kAuto),
                           word(CpuIsa::kI8mm, kUnrounded, kOnArm)};
 constexpr Word kMoeKernels[] = {
     word(KernelFamily::kAuto, kAsChosen), word(KernelFamily::kStreaming, kUnrounded, kOnCards),
-    word(KernelFamily::kGemm, kUnrounded, kOnCards), word(KernelFamily::kInt8, kRounded, kOnCards),
-    word(KernelFamily::kReference, kUnrounded, kOnCards)};
+    word(KernelFamily::kGemm, kUnrounded, kOnCards), word(KernelFamily::kReference, kUnrounded, kOnCards)};
 constexpr Word kMoeTiles[] = {word(MoeTile::kAuto),
                               word(MoeTile::k64x128, kAsChosen, kOnSm121, "--moe-activation mxfp8"),
                               word(MoeTile::k128x128, kAsChosen, kOnSm121, "--moe-activation mxfp8")};
@@ -283,7 +281,7 @@ constexpr Option kRunRows[] = {
         "--moe-activation",
         "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; bf16: 16 "
         "bits or better, exact: cuda f16, others float; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; "
-        "faster, lossy; prompts on AMX: bf16; cuda: with --moe-kernel gemv); mxfp8, mxfp6, mxfp4: rounded to E4M3, E2M3, "
+        "faster, lossy; prompts on AMX: bf16); mxfp8, mxfp6, mxfp4: rounded to E4M3, E2M3, "
         "E2M1 in blocks of 32, lossy; cuda of compute capability 12 multiplies prompts in these formats, Hopper in mxfp8, "
         "all others as if they were exact: for comparison, not faster",
         kPlace<&RunConfig::activations>, words(kMoeActivations), kComputes | kPlans, kExpert,
@@ -311,13 +309,13 @@ constexpr Option kRunRows[] = {
     Option(
         "--moe-kernel",
         "cuda: who multiplies; marlin: streaming kernels for few tokens (moe_up, moe_down, grouped, gemv); gemm: those up "
-        "to 8 tokens, tensor-core GEMMs for more; auto: each where it is faster; gemv: experts on dp4a (any_gemv_int8), "
-        "activations in int8, lossy, all else as auto; reference: plain loops (any_moe_*, any_linear)",
+        "to 8 tokens, tensor-core GEMMs for more; auto: each where it is faster; reference: plain loops (any_moe_*, "
+        "any_linear)",
         kPlace<&RunConfig::family>, words(kMoeKernels), kComputes | kPlans, kExpert,
         {.on = kCudaOnly,
          .alike = Alike::kInAllRanks,
          .foreign = "VLLM_MXFP4_MOE_KERNEL",
-         .feature = {"kernel", "", "marlin, gemm and gemv want shapes that can be packed",
+         .feature = {"kernel", "", "marlin and gemm want shapes that can be packed",
                      "With a scale above 2^4 in any MXFP4 matrix, all GEMMs of its packing run as any_gemm: slower, "
                      "exact"}}),
     Option(

@@ -109,8 +109,6 @@ void GroupRound::launch(const Args&, const Launch&) { absent(); }
 void GroupTiles::launch(const Args&, const Launch&) { absent(); }
 void GroupedDown::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
 void GroupedUp::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
-void Int8Down::launch(const Args&, const Plan&, const Launch&) { absent(); }
-void Int8Up::launch(const Args&, const Plan&, const Launch&) { absent(); }
 void Linear::launch(const Args&, const Launch&) { absent(); }
 void MoeDown::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
 void MoeUp::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
@@ -118,7 +116,6 @@ void NormSums::launch(const Args&, const Launch&) { absent(); }
 void PlainCombine::launch(const Args&, const Launch&) { absent(); }
 void PlainDown::launch(const Args&, const Launch&) { absent(); }
 void PlainGateUp::launch(const Args&, const Launch&) { absent(); }
-void PlainGroup::launch(const Args&, const Launch&) { absent(); }
 void Rmsnorm::launch(const Args&, const Launch&) { absent(); }
 void RopeKv::launch(const Args&, const Launch&) { absent(); }
 void RopeSums::launch(const Args&, const Launch&) { absent(); }

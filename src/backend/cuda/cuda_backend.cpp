@@ -235,8 +235,6 @@ class CudaBackend final : public Member {
         const Shape shape = {tokens, dims_.topk, layout::block_pair_width(dims_.inter)};
         if (held == SlotForm::kPlaces) return placed_hidden();
         if (held == SlotForm::kCodes) return channels(mx_rows({at_.gemm_u, program.hidden_codes}, pairs, shape));
-        if (held == SlotForm::kInt8)
-          return channels({shape, int8_values(host_copy(at_.expert_hidden_f16, pairs * shape.back()))});
         if (held == SlotForm::kF16)
           return channels(
               read(program.hidden_in_gemm ? reinterpret_cast<const F16*>(at_.gemm_u) : at_.expert_hidden_f16, shape));

@@ -76,7 +76,7 @@ struct GemmInput {
 };
 
 inline constexpr int kGemmMaxParts = 3;
-inline constexpr int kGroupMaxExperts = 256;
+inline constexpr int kGroupMaxExperts = 1024;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
 // Pairs in each of an expert's tiles but the last: the fewest tiles of up to `most`, as even as multiples of 8 allow.

@@ -50,8 +50,7 @@ void check_args(const Combine::Args& a) {
   require_shape(!experts || (a.experts.weights != nullptr && a.ids != nullptr && a.experts.topk > 0), kName,
                 "experts with weights and ids", a.experts.topk);
   require_shape(a.bias == nullptr || (aligned(a.bias) && !experts), kName, "a bias with sums only", a.sums.splits);
-  require_shape((a.rows != nullptr) != (a.tiles != nullptr) && (a.rows != nullptr ? aligned(a.rows) : aligned(a.tiles)),
-                kName, "rows or tiles, 16-byte aligned", a.hidden);
+  require_shape(aligned(a.tiles), kName, "tiles, 16-byte aligned", a.hidden);
 }
 
 void check_args(const RopeSums::Args& a) {

@@ -77,7 +77,7 @@ TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
         check_norm<DeviceArray>({.tokens = tokens, .topk = topk, .experts = experts, .normed = false, .rounded = false},
                                 run);
       }
-  for (const int topk : {1, 4, 6}) {  // more tokens than run at once
+  for (const int topk : {1, 4, 6}) {
     check_norm<DeviceArray>({.tokens = 1500, .topk = topk, .panels = true, .normed = false}, run);
     check_norm<DeviceArray>({.tokens = 1500, .topk = topk, .normed = false, .rounded = false}, run);
   }

@@ -122,10 +122,6 @@ void Maker::route_plainly() {
   linear("router", tokens_, {d_.experts, d_.hidden}, {kRouter, kRouterBias}, [](const Binding& b) {
     return Linear::Args{.weight = b.w.router, .bias = b.w.router_bias, .x = b.at.normed, .out = b.at.router_logits};
   });
-  top_experts();
-}
-
-void Maker::top_experts() {
   add<TopExperts>({}, [n = tokens()](const Binding& b) {
     return TopExperts::Args{.logits = b.at.router_logits,
                             .ids = b.at.expert_ids,
@@ -190,7 +186,7 @@ void Maker::moe() {
                  tokens_ * d_.hidden);
   if (experts_gemms_) {
     gemm_moe(up, down);
-  } else if (fused_ && family_ != KernelFamily::kInt8) {
+  } else if (fused_) {
     fused_moe(up, down);
   } else {
     grouped_moe(up, down);
@@ -204,7 +200,7 @@ void Maker::moe() {
 Delta Maker::experts_delta() const {
   if (plain()) return {};
   if (experts_gemms_) return {Delta::Form::kExpertsBf16};
-  if (!fused_ || family_ == KernelFamily::kInt8) return {Delta::Form::kExpertsF32};
+  if (!fused_) return {Delta::Form::kExpertsF32};
   return {few_pairs() ? Delta::Form::kParts : Delta::Form::kRows};
 }
 
@@ -256,13 +252,8 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
   });
 }
 
-void Maker::grouped_moe(const Roles& up, const Roles& down) {
-  const bool int8 = family_ == KernelFamily::kInt8;
-  const int n = tokens();
-  const int64_t pairs = tokens_ * d_.topk;
-  if (int8 && fused_) top_experts();
-  const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, hidden_width_, device_);
-  add<GroupTiles>({}, [n, tile, own = own_](const Binding& b) {
+void Maker::group_tiles(int tile_tokens) {
+  add<GroupTiles>({}, [n = tokens(), tile_tokens, own = own_](const Binding& b) {
     return GroupTiles::Args{.expert_ids = b.at.expert_ids,
                             .pairs = b.at.moe_pairs,
                             .tiles = b.at.moe_tiles,
@@ -270,9 +261,13 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
                             .tokens = n,
                             .topk = to_int(b.config.dims.topk),
                             .experts = own.of(to_int(b.config.dims.experts)),
-                            .tile_tokens = tile,
+                            .tile_tokens = tile_tokens,
                             .own = own};
   });
+}
+
+void Maker::grouped_moe(const Roles& up, const Roles& down) {
+  group_tiles(grouped_tokens(d_.hidden, hidden_width_, device_));
   const auto groups = [](const Binding& b) {
     return MoeGroups{b.at.moe_pairs, b.at.moe_tiles, b.at.moe_tile_counts, to_int(b.config.dims.topk)};
   };
@@ -295,15 +290,9 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
                              .hidden = to_int(b.config.dims.hidden),
                              .inter = down_cols(b)};
   };
-  hold(Slot::kExpertHidden, int8 ? SlotForm::kInt8 : SlotForm::kF16);
-  if (int8) {
-    add<Int8Up>(plan_int8(2 * d_.inter, pairs, d_.experts), up, up_args);
-    round_hidden(pairs);
-    add<Int8Down>(plan_int8(d_.hidden, pairs, d_.experts), down, down_args);
-    return;
-  }
+  hold(Slot::kExpertHidden, SlotForm::kF16);
   add<GroupedUp>(plan_row_warps(d_.hidden, kGrouped, device_), up, up_args);
-  round_hidden(pairs);
+  round_hidden(tokens_ * d_.topk);
   add<GroupedDown>(plan_row_warps(hidden_width_, kGrouped, device_), down, down_args);
 }
 
@@ -465,7 +454,7 @@ void Maker::plain_moe(const Roles& up, const Roles& down) {
                         .swiglu_limit = b.config.swiglu_limit,
                         .own = own};
   };
-  add<PlainGroup>({}, args_of);
+  group_tiles(kMoeTileTokens);
   add<PlainGateUp>(grid(d_.inter), up, args_of);
   add<PlainDown>(grid(d_.hidden / 2), down, args_of);
   add<PlainCombine>(per_token(tokens_), {}, args_of);

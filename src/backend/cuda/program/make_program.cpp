@@ -130,7 +130,7 @@ void Maker::embed() {
 Delta Maker::combined(const Delta& delta) const {
   if (!is_rank() || !delta.wants_combine()) return delta;
   if (sent_as_made() == DeltaValues::Sending::kToAll) return both(delta.form == Delta::Form::kTiles ? 0 : 1);
-  return {fused_ ? Delta::Form::kRows : Delta::Form::kCombined};
+  return {Delta::Form::kCombined};
 }
 
 Delta Maker::both(int sum) const {
@@ -164,20 +164,14 @@ void Maker::combine() {
     parts_ = made;
     return;
   }
-  const bool rows = delta_.form == Delta::Form::kRows;
   delta_.sent = delta_.form == Delta::Form::kCombined && sent_as_made() == DeltaValues::Sending::kToOwners;
-  add<Combine>(rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
-               [n = tokens(), made, own = own_, rows, places = places_of(delta_)](const Binding& b) {
-                 Combine::Args args = made.combine(b, n);
-                 args.own = own;
-                 args.places = places;
-                 if (rows) {
-                   args.rows = b.at.delta;
-                 } else {
-                   args.tiles = b.at.combined;
-                 }
-                 return args;
-               });
+  add<Combine>({}, [n = tokens(), made, own = own_, places = places_of(delta_)](const Binding& b) {
+    Combine::Args args = made.combine(b, n);
+    args.own = own;
+    args.places = places;
+    args.tiles = b.at.combined;
+    return args;
+  });
 }
 
 void Maker::add_sum(std::function<void(const Binding&, const Launch&)> launch) {

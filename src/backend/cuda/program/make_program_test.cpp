@@ -104,8 +104,8 @@ TEST(make_program, every_stage_has_a_kernel_whoever_multiplies) {
 TEST(make_program, taps_the_boundaries_that_are_asked_for) {
   constexpr int kLayers = static_cast<int>(kDims.layers);
   const std::vector<LayerKind> kinds(kDims.layers, LayerKind::kFull);
-  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm,
-                                    KernelFamily::kInt8, KernelFamily::kReference}) {
+  for (const KernelFamily family :
+       {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kReference}) {
     for (const std::vector<Row>& rows : {decode(1), decode(8), decode(9), decode(300), kPrompt}) {
       for (const int64_t logit_rows : {0, 1}) {
         SCOPED_TRACE(fmt::format("{}, {} rows, {} of logits", name_of(family), rows.size(), logit_rows));
@@ -116,8 +116,7 @@ TEST(make_program, taps_the_boundaries_that_are_asked_for) {
                                      .dense = {},
                                      .own_experts = {},
                                      .taps = std::move(taps)};
-          RunConfig run{.family = family};
-          if (family == KernelFamily::kInt8) run.activations = Activations::kInt8;
+          const RunConfig run{.family = family};
           return cuda::make_program(
               {.config = config, .run = run, .step = {.rows = rows, .logit_rows = logit_rows}, .card = kH200});
         };
@@ -238,7 +237,7 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
   const auto moe = [](int tokens, const RunConfig& options) {
     return kernels(plan(decode(tokens), {.options = options}), Stage::kMoe);
   };
-  const RunConfig mxfp8 = {.activations = Activations::kMxfp8}, int8 = {.family = KernelFamily::kInt8};
+  const RunConfig mxfp8 = {.activations = Activations::kMxfp8};
   EXPECT_THAT(moe(1, mxfp8),
               ElementsAre("any_round_blocks_f32<mxfp8>", "moe_up", "any_round_blocks_f32<mxfp8>", "gemv<moe_down>"));
   EXPECT_THAT(moe(1, {.activations = Activations::kMxfp6}),
@@ -247,23 +246,17 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
               ElementsAre("any_round_blocks_f32<mxfp4>", "moe_up", "any_round_blocks_f32<mxfp4>", "gemv<moe_down>"));
   EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
                                          "any_round_blocks_f32<mxfp8>", "grouped<down>"));
-  EXPECT_THAT(moe(1, int8), ElementsAre("any_round_blocks_f32<int8>", "any_top_experts_f32", "any_moe_group_tiles",
-                                        "any_gemv_int8<up>", "any_round_blocks_f32<int8>", "any_gemv_int8<down>"));
-  EXPECT_EQ(plan(decode(1), {.options = int8}).activations, Activations::kInt8);
 }
 
 TEST(make_program, the_next_layer_adds_what_the_experts_left) {
-  for (const RunConfig& options :
-       {RunConfig{.family = KernelFamily::kInt8}, RunConfig{.family = KernelFamily::kStreaming}}) {
-    const cuda::Program planned = plan(decode(options.family == KernelFamily::kInt8 ? 1 : 9), {.options = options});
-    for (const PlannedKernel& s : planned.nodes) {
-      if (s.kernel == "any_norm_sums_f32" && s.stage == Stage::kAttnIn) {
-        EXPECT_EQ(s.layers, InLayers::kAfterFirst);
-      }
+  const cuda::Program planned = plan(decode(9), {.options = {.family = KernelFamily::kStreaming}});
+  for (const PlannedKernel& s : planned.nodes) {
+    if (s.kernel == "any_norm_sums_f32" && s.stage == Stage::kAttnIn) {
+      EXPECT_EQ(s.layers, InLayers::kAfterFirst);
     }
-    EXPECT_THAT(kernels(planned, Stage::kAttnIn), testing::Contains("any_norm_sums_f32"));
-    EXPECT_EQ(kernels(planned, Stage::kLogits).front(), "any_norm_sums_f32");
   }
+  EXPECT_THAT(kernels(planned, Stage::kAttnIn), testing::Contains("any_norm_sums_f32"));
+  EXPECT_EQ(kernels(planned, Stage::kLogits).front(), "any_norm_sums_f32");
   // A fused step's kernels add it themselves.
   EXPECT_THAT(kernels(plan(decode(8), {})), Not(testing::Contains("any_norm_sums_f32")));
 }
@@ -583,15 +576,14 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
     return std::string("planned");
   };
   using enum Activations;
-  EXPECT_THAT(refused({.options = {.activations = kInt8}}), HasSubstr("--moe-activation int8: want --moe-kernel gemv"));
-  EXPECT_THAT(refused({.options = {.family = KernelFamily::kInt8, .activations = Activations::kBf16}}),
-              HasSubstr("--moe-activation bf16: want --moe-kernel auto, marlin or gemm, found gemv"));
+  EXPECT_THAT(refused({.options = {.activations = kInt8}}),
+              HasSubstr("--moe-activation int8: want --backend cpu or reference, found cuda"));
   EXPECT_THAT(refused({.options = {.activations = Activations::kF32}}),
               HasSubstr("--moe-activation f32: want --moe-kernel reference, found auto"));
   for (const Activations format : {kMxfp8, kMxfp6, kMxfp4})
-    for (const KernelFamily family : {KernelFamily::kInt8, KernelFamily::kReference})
-      EXPECT_THAT(refused({.options = {.family = family, .activations = format}}),
-                  HasSubstr(fmt::format("--moe-activation {}: want --moe-kernel auto, marlin or", name_of(format))));
+    EXPECT_THAT(refused({.options = {.family = KernelFamily::kReference, .activations = format}}),
+                HasSubstr(fmt::format("--moe-activation {}: want --moe-kernel auto, marlin or gemm, found reference",
+                                      name_of(format))));
   EXPECT_THAT(
       refused({.options = {.kv = Kv::kF32, .attention = Attention::kFlash}}),
       HasSubstr("flash: want head_dim 64, num_attention_heads of up to 8 times num_key_value_heads and a KV cache "

@@ -112,7 +112,6 @@ class Maker {
   // Norm and router in one launch, where the card has such a kernel for the step.
   using PutNorm = std::function<void(const Binding&, NormSums::Args&)>;
   bool norm_route(const PutNorm& put);
-  void top_experts();
   // GEMMs get the residual and the inverse of each row's norm, which rounding applies; all others get normed rows.
   void route_sums();
   [[nodiscard]] Delta experts_delta() const;
@@ -124,6 +123,8 @@ class Maker {
   // Adds the experts' results to the residual, for a kernel that does not do it itself.
   Node& add_experts();
   void fused_moe(const Roles& up, const Roles& down);
+  // Sorts the pairs by expert, for kernels that take tiles of up to so many of an expert's.
+  void group_tiles(int tile_tokens);
   void grouped_moe(const Roles& up, const Roles& down);
   void gemm_moe(const Roles& up, const Roles& down);
   // Sorts the pairs by expert and rounds x for gate_up, unless that is done: a row per token, or a row per place.
@@ -249,10 +250,7 @@ class Maker {
   // residual += delta; `more` sets the other arguments.
   template <class More>
   Node& norm_sums(const Roles& reads, const Delta& delta, More more) {
-    // any_norm_sums finds out how many CTAs run at once.
-    const bool in_turn = delta.form == Delta::Form::kExpertsBf16;
-    const std::string tile = in_turn ? "a CTA per token, or for several in turn" : per_token(tokens_);
-    Node& own = add<NormSums>(tile, reads, [=, n = tokens()](const Binding& b) {
+    Node& own = add<NormSums>(per_token(tokens_), reads, [=, n = tokens()](const Binding& b) {
       NormSums::Args args = delta.sums(b, n);
       more(b, args);
       return args;

@@ -91,7 +91,6 @@ enum class SlotForm : uint8_t {
   kSum,      // floats in Arena::residual_sum
   kParts,    // floats in two parts of Arena::delta, to be added
   kF16,      // f16
-  kInt8,     // int8 in blocks (round_blocks.h)
   kInput,    // the input of a GEMM (Program::attn_input)
   kPlaces,   // f16 in panels, one row per place (gemm_plan.h)
   kCodes,    // rows of codes (layout/mx_b_n8k64.h) of type Program::hidden_codes, in Arena::gemm_u

@@ -137,8 +137,7 @@ struct AttendHeads {
 [[nodiscard]] inline KernelCost cost(const Combine::Args& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden;
   const int of_experts = a.experts.topk * (a.experts.type == ExpertSums::Type::kF32 ? 4 : 2);
-  return {.bytes = count * (a.sums.bytes() + of_experts + (a.rows != nullptr ? 4 : 2)),
-          .flops = count * (a.sums.splits + 2 * a.experts.topk)};
+  return {.bytes = count * (a.sums.bytes() + of_experts + 2), .flops = count * (a.sums.splits + 2 * a.experts.topk)};
 }
 
 [[nodiscard]] inline KernelCost cost(const RopeSums::Args& a) {

@@ -207,8 +207,8 @@ TEST_F(Gpu, experts_of_rounded_activations_match_the_reference_that_rounds_so) {
   const auto name = [](const Path& path, size_t tokens) {
     return fmt::format("{}, {}, {} tokens", name_of(path.family), name_of(path.activations), tokens);
   };
-  for (const auto& [family, tokens] :
-       {std::pair<KernelFamily, size_t>{KernelFamily::kAuto, 2}, {KernelFamily::kAuto, 9}, {KernelFamily::kGemm, 9}}) {
+  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kGemm}) {
+    constexpr size_t tokens = 9;  // fewer are not rounded
     const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
     // Without a near-tie in the first layer. A step of E2M1 is half of a value: too much for the layers behind.
     for (const auto format : {Activations::kMxfp8, Activations::kMxfp6}) {
@@ -248,7 +248,7 @@ TEST_F(Gpu, dense_layers_of_rounded_activations_match_the_reference_that_rounds_
   const Source wide(config, 7);
   constexpr auto kFp8 = backend::WeightFormat::kMxfp8, kFp4 = backend::WeightFormat::kMxfp4;
   for (const backend::DenseFormats& dense : {backend::DenseFormats{kFp8, kFp4, kFp8}, {kFp4, kFp8, {}}})
-    for (const size_t tokens : {1, 9, 33})
+    for (const size_t tokens : {9, 33})
       for (const bool block_scaled : {false, true}) {
         const std::vector<int32_t> prompt = some_tokens(tokens + 10, wide.config.dims.vocab);
         Path path{

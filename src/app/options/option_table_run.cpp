@@ -283,7 +283,7 @@ constexpr Option kRunRows[] = {
         "bits or better, exact: cuda f16, others float; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; "
         "faster, lossy; prompts on AMX: bf16); mxfp8, mxfp6, mxfp4: rounded to E4M3, E2M3, "
         "E2M1 in blocks of 32, lossy; cuda of compute capability 12 multiplies prompts in these formats, Hopper in mxfp8, "
-        "all others as if they were exact: for comparison, not faster",
+        "all others as if they were exact: for comparison, not faster; steps of up to 8 tokens are exact on cuda",
         kPlace<&RunConfig::activations>, words(kMoeActivations), kComputes | kPlans, kExpert,
         {.on_value = [](const RunConfig& run) { return type_of(run.activations).on; },
          .alike = Alike::kInAllRanks,
@@ -296,7 +296,8 @@ constexpr Option kRunRows[] = {
         "--dense-activation",
         "What dense layers multiply; auto: exact, on a cpu int8 where the experts' are; bf16: 16 bits or better, exact; "
         "mxfp8: layers of --mxfp4-layers and --mxfp8-layers multiply activations rounded to E4M3 in blocks of 32, lossy; "
-        "cuda of compute capability 12 multiplies prompts in that format, all others as if they were exact",
+        "cuda of compute capability 12 multiplies prompts in that format, all others as if they were exact; steps of up to "
+        "8 tokens are exact on cuda",
         kPlace<&RunConfig::dense_activations>, shown_by(words(kDenseActivations), shown_activation), kComputes | kPlans,
         kExpert,
         {.alike = Alike::kInAllRanks,

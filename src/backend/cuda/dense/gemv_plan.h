@@ -62,7 +62,6 @@ struct RowsIn {
   const int32_t* which = nullptr;  // [tokens], or null
   const Bf16* norm = nullptr;      // [cols]: rmsnorm first; null: as they are
   float eps = 0;
-  bool in_mxfp8 = false;  // rounded as MXFP8 in the end (backend/activations.h)
 };
 
 // y[t, r] = W[r] · x[t] + bias[r]; with `rest`, y has the first chunks of each slice of K and the bias, `rest` the

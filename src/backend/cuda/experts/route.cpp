@@ -17,11 +17,10 @@ void check_args(const Router::Args& a) {
                 "up to 9216 columns, a multiple of 8", a.hidden);
   require_shape((a.delta == nullptr) == (a.sum == nullptr) && (a.delta != nullptr || a.rest == nullptr), kName,
                 "a sum where there is a delta", a.tokens);
-  require_shape(
-      aligned(a.weight) && aligned(a.norm) && aligned(a.x) && (a.delta == nullptr || aligned(a.delta)) &&
-          (a.rest == nullptr || aligned(a.rest)) && (a.sum == nullptr || aligned(a.sum)) &&
-          (a.normed == nullptr || aligned(a.normed)) && aligned(a.rounded) && a.bias != nullptr && a.logits != nullptr,
-      kName, "weight, norm, x, delta, rest, sum, normed and rounded 16-byte aligned, bias and logits", a.tokens);
+  require_shape(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && (a.delta == nullptr || aligned(a.delta)) &&
+                    (a.rest == nullptr || aligned(a.rest)) && (a.sum == nullptr || aligned(a.sum)) &&
+                    aligned(a.normed) && a.bias != nullptr && a.logits != nullptr,
+                kName, "weight, norm, x, delta, rest, sum and normed 16-byte aligned, bias and logits", a.tokens);
 }
 
 bool norm_route_serves(const RouteShape& s) {
@@ -53,7 +52,7 @@ void check_args(const NormRouteArgs& a) {
   require_shape(norm.experts.at == nullptr && norm.sums.splits > 0 && norm.norm != nullptr, kName, "a norm of sums",
                 norm.tokens);
   const GemmInput& rounded = norm.rounded;
-  require_shape(norm.normed != nullptr && !in_codes(rounded.type) && rounded.rows == 0 && !rounded.in_mxfp8, kName,
+  require_shape(norm.normed != nullptr && !in_codes(rounded.type) && rounded.rows == 0, kName,
                 "normed in f32, and rounded to 16 bits in rows", rounded.rows);
   require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
                 "a topk of at most 32 and experts", a.topk);

@@ -8,8 +8,8 @@
 
 namespace nibble::backend::cuda {
 
-// sum = x + delta + rest; normed = rmsnorm(sum) * norm, once as it is and once rounded for the experts; logits[t, e] =
-// normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
+// sum = x + delta + rest; normed = rmsnorm(sum) * norm, rounded for the experts; logits[t, e] = rmsnorm(sum[t]) * norm
+// · W[e] + bias[e]. One CTA per expert; W stays in row order.
 struct Router {
   static constexpr Kernel kName{"any_router_f32_bf16"};
   struct Args {
@@ -20,8 +20,7 @@ struct Router {
     const Bf16* norm = nullptr;    // [hidden]
     const Bf16* weight = nullptr;  // [experts, hidden]
     const Bf16* bias = nullptr;    // [experts]
-    float* normed = nullptr;       // [tokens, hidden]; may be none
-    F16* rounded = nullptr;        // [tokens, hidden]; may be none
+    F16* normed = nullptr;         // [tokens, hidden]
     float* logits = nullptr;       // [tokens, experts]
     int hidden = 0, experts = 0, tokens = 0;
     float eps = 0;

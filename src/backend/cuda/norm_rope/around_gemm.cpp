@@ -33,8 +33,6 @@ void check_args(const NormSums::Args& a) {
       kName, "panels of 64 columns whose rows hold the tokens", a.rounded.rows);
   require_shape(!in_codes(a.rounded.type) || (a.rounded.rows == 0 && a.hidden % layout::kBlockPairK == 0), kName,
                 "MX blocks in rows of pairs of them", a.hidden);
-  require_shape(!a.rounded.in_mxfp8 || (!in_codes(a.rounded.type) && a.hidden % layout::kBlockK == 0), kName,
-                "whole blocks of 32 where values are rounded", a.hidden);
 }
 
 void check_args(const Combine::Args& a) {

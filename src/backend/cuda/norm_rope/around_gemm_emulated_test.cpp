@@ -62,9 +62,6 @@ TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
                           run);
     check_norm<HostArray>({.tokens = 3, .hidden = 192, .topk = 4, .type = codes}, run);
   }
-  check_norm<HostArray>({.tokens = 2, .hidden = 192, .splits = 2, .in_mxfp8 = true}, run);
-  check_norm<HostArray>({.tokens = 9, .hidden = 192, .topk = 4, .panels = true, .in_mxfp8 = true}, run);
-  check_norm<HostArray>({.tokens = 2, .hidden = 2880, .topk = 4, .in_mxfp8 = true}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
 }
 

@@ -43,15 +43,13 @@ void Maker::attn_in() {
   if (!rows && !added) add_experts().layers = InLayers::kAfterFirst;
   if (fused_ && !added) hold(Slot::kResidual, SlotForm::kSum);
   for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, SlotForm::kNothing);
-  const auto input = [parts, rows, n = tokens_, sums = fused_ && !added,
-                      in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
+  const auto input = [parts, rows, n = tokens_, sums = fused_ && !added](const Binding& b) {
     const bool adds = rows && b.layer > 0;
     return RowsIn{.x = b.at.residual,
                   .delta = {adds ? b.at.delta : nullptr, adds && parts ? b.rest(n) : nullptr},
                   .sum = sums ? b.at.residual_sum : nullptr,
                   .norm = b.w.attn_norm,
-                  .eps = b.config.rms_eps,
-                  .in_mxfp8 = in_mxfp8};
+                  .eps = b.config.rms_eps};
   };
   if (!pages_.alone) {  // whole rows: rope_sums has them
     dense(shape_of(kQ, tokens_), tokens_, {kAttnNorm, kQ, kK, kV}, [input](const Binding& b) {
@@ -126,6 +124,7 @@ void Maker::gemm_attn_in() {
     args.rounded.at = b.at.gemm_x;
   });
   for (const Slot slot : {Slot::kNormed, Slot::kQkv}) hold(slot, SlotForm::kNothing);
+  round_input(shape, in);
   qkv_sums_ = sums(shape, {kQ, kK, kV}, [](const Binding& b) { return b.w.qkv.data; });
 }
 
@@ -249,8 +248,7 @@ bool Maker::attend_stores_input() const {
   if (args_.config.head) return flash_;
   if (!flash_ || !dense_gemms_) return false;
   const GemmInput in = input_of(shape_of(kO, tokens_), true);
-  if (!in_codes(in.type)) return !in.in_mxfp8;
-  return program_.shares.prefill.empty() || prefill_.codes;
+  return !in_codes(in.type) || program_.shares.prefill.empty() || prefill_.codes;
 }
 
 void Maker::attn_out() {
@@ -264,7 +262,11 @@ void Maker::attn_out() {
   }
   const GemmShape shape = shape_of(kO, tokens_);
   if (dense_gemms_) {
-    if (!attend_stores_input()) round(shape, true, [](const Binding& b) { return b.at.attn; });
+    if (attend_stores_input()) {
+      round_input(shape, input_of(shape, true));
+    } else {
+      round(shape, true, [](const Binding& b) { return b.at.attn; });
+    }
     hold(Slot::kDelta, SlotForm::kNothing);
     // Tiles of codes are not sent as they are made.
     using Sending = DeltaValues::Sending;

@@ -51,27 +51,25 @@ void Maker::route() {
   const int n = tokens();
   hold(Slot::kResidual, SlotForm::kFloats);
   if (fused_) {
-    const bool exact = !rounds(activations_);
-    hold(Slot::kNormed, exact ? SlotForm::kF16 : SlotForm::kFloats);
-    add<Router>(fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
-                {kMlpNorm, kRouter, kRouterBias},
-                [n, exact, parts = delta_.form == Delta::Form::kParts,
-                 added = delta_.form == Delta::Form::kAdded](const Binding& b) {
-                  return Router::Args{.x = added ? b.at.residual : b.at.residual_sum,
-                                      .delta = added ? nullptr : b.at.delta,
-                                      .rest = parts ? b.rest(n) : nullptr,
-                                      .sum = added ? nullptr : b.at.residual,
-                                      .norm = b.w.mlp_norm,
-                                      .weight = b.w.router,
-                                      .bias = b.w.router_bias,
-                                      .normed = exact ? nullptr : b.at.normed,
-                                      .rounded = b.at.normed_f16,
-                                      .logits = b.at.router_logits,
-                                      .hidden = to_int(b.config.dims.hidden),
-                                      .experts = to_int(b.config.dims.experts),
-                                      .tokens = n,
-                                      .eps = b.config.rms_eps};
-                });
+    hold(Slot::kNormed, SlotForm::kF16);
+    add<Router>(
+        fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
+        {kMlpNorm, kRouter, kRouterBias},
+        [n, parts = delta_.form == Delta::Form::kParts, added = delta_.form == Delta::Form::kAdded](const Binding& b) {
+          return Router::Args{.x = added ? b.at.residual : b.at.residual_sum,
+                              .delta = added ? nullptr : b.at.delta,
+                              .rest = parts ? b.rest(n) : nullptr,
+                              .sum = added ? nullptr : b.at.residual,
+                              .norm = b.w.mlp_norm,
+                              .weight = b.w.router,
+                              .bias = b.w.router_bias,
+                              .normed = b.at.normed_f16,
+                              .logits = b.at.router_logits,
+                              .hidden = to_int(b.config.dims.hidden),
+                              .experts = to_int(b.config.dims.experts),
+                              .tokens = n,
+                              .eps = b.config.rms_eps};
+        });
     for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, SlotForm::kNothing);  // moe_up chooses
     return;
   }
@@ -181,9 +179,11 @@ void Maker::moe() {
   delta_ = experts_delta();
   if (plain()) return plain_moe(up, down);
   for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, SlotForm::kFloats);
-  if (!experts_take_codes() && !row_codes())
-    round_blocks([](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
-                 tokens_ * d_.hidden);
+  // A decode step reads weights: rounding would only lose.
+  if (!fused_ && !experts_take_codes() && !row_codes())
+    round_blocks(
+        activations_, [](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
+        tokens_ * d_.hidden);
   if (experts_gemms_) {
     gemm_moe(up, down);
   } else if (fused_) {
@@ -222,7 +222,6 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                        .swiglu_limit = b.config.swiglu_limit};
   });
   hold(Slot::kExpertHidden, SlotForm::kF16);
-  round_hidden(tokens_ * d_.topk);
   if (few_pairs()) {
     constexpr int kParts = 2;
     add<GemvMoeDown>(plan_gemv({d_.hidden, hidden_width_, kParts}, device_), down, [n, own = own_](const Binding& b) {
@@ -292,7 +291,9 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
   };
   hold(Slot::kExpertHidden, SlotForm::kF16);
   add<GroupedUp>(plan_row_warps(d_.hidden, kGrouped, device_), up, up_args);
-  round_hidden(tokens_ * d_.topk);
+  round_blocks(
+      activations_, [](const Binding&) -> float* { return nullptr; },
+      [](const Binding& b) { return b.at.expert_hidden_f16; }, tokens_* d_.topk* hidden_width_);
   add<GroupedDown>(plan_row_warps(hidden_width_, kGrouped, device_), down, down_args);
 }
 
@@ -343,9 +344,10 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   if (row_codes()) {
     round_u();
   } else if (!experts_take_codes()) {
-    round_blocks([](const Binding&) -> float* { return nullptr; },
-                 [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
-                 (by_place ? places : pairs) * hidden_width_);
+    round_blocks(
+        activations_, [](const Binding&) -> float* { return nullptr; },
+        [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
+        (by_place ? places : pairs) * hidden_width_);
   }
   planned(second.kernel, second, down, experts_.launch, [=, rounded = row_codes()](const Binding& b) {
     GemmArgs args = args_of(b);

@@ -112,7 +112,7 @@ GemmInput Maker::input_of(const GemmShape& shape, bool sums) const {
   const GemmKernel& own = gemm_for(shape).op;
   if (own.codes) return {nullptr, codes_of(shape.activations)};
   const bool panels = (sums && split_gemm_for(shape)) || own.panels;
-  return {nullptr, input_type(shape.packing), panels ? in_atoms(shape.tokens) : 0, rounds(shape.activations)};
+  return {nullptr, input_type(shape.packing), panels ? in_atoms(shape.tokens) : 0};
 }
 
 void Maker::embed() {

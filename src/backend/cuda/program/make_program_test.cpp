@@ -10,6 +10,7 @@
 #include "base/error.h"
 
 #include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -233,17 +234,18 @@ TEST(make_program, o_is_read_in_halves_where_the_architecture_gains_by_it_and_th
   EXPECT_FALSE(halves(kH200));
 }
 
-TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_experts) {
+TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_experts_but_in_decode_steps) {
   const auto moe = [](int tokens, const RunConfig& options) {
     return kernels(plan(decode(tokens), {.options = options}), Stage::kMoe);
   };
   const RunConfig mxfp8 = {.activations = Activations::kMxfp8};
-  EXPECT_THAT(moe(1, mxfp8),
-              ElementsAre("any_round_blocks_f32<mxfp8>", "moe_up", "any_round_blocks_f32<mxfp8>", "gemv<moe_down>"));
-  EXPECT_THAT(moe(1, {.activations = Activations::kMxfp6}),
-              ElementsAre("any_round_blocks_f32<mxfp6>", "moe_up", "any_round_blocks_f32<mxfp6>", "gemv<moe_down>"));
-  EXPECT_THAT(moe(1, {.activations = Activations::kMxfp4}),
-              ElementsAre("any_round_blocks_f32<mxfp4>", "moe_up", "any_round_blocks_f32<mxfp4>", "gemv<moe_down>"));
+  EXPECT_THAT(moe(1, mxfp8), ElementsAre("moe_up", "gemv<moe_down>"));
+  EXPECT_THAT(moe(8, mxfp8), ElementsAre("moe_up", "moe_down"));
+  for (const Activations format : {Activations::kMxfp6, Activations::kMxfp4}) {
+    const std::string name(cuda::RoundBlocks::name(format).name);
+    EXPECT_THAT(moe(9, {.family = KernelFamily::kStreaming, .activations = format}),
+                ElementsAre(name, "any_moe_group_tiles", "grouped<up>", name, "grouped<down>"));
+  }
   EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
                                          "any_round_blocks_f32<mxfp8>", "grouped<down>"));
 }
@@ -419,15 +421,15 @@ TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_ro
       plan(decode(9), {.options = run, .dense = {.qkv = kMxfp4, .o = kMxfp4, .lm_head = kMxfp4}, .card = kGb10});
   EXPECT_THAT(kernels(all, Stage::kLogits), IsSupersetOf({"any_round_f32", "sm121_mx_gemm<mxfp4>"}));
   const cuda::Program hopper = plan(kPrompt, {.options = run, .dense = dense});
-  EXPECT_THAT(kernels(hopper, Stage::kAttnIn), testing::Contains("any_gemm<mxfp8>"));
-  EXPECT_THAT(kernels(hopper, Stage::kAttnOut), ElementsAre("any_round_f32", "sm90_mxfp4_gemm"));
-  EXPECT_EQ(hopper.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)],
-            cuda::SlotForm::kFloats);
+  EXPECT_THAT(kernels(hopper, Stage::kAttnIn),
+              ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "any_round_blocks_f32<mxfp8>", "any_gemm<mxfp8>"));
+  EXPECT_THAT(kernels(hopper, Stage::kAttnOut), ElementsAre("any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm"));
+  EXPECT_EQ(hopper.held[static_cast<size_t>(Stage::kAttend)][static_cast<size_t>(Slot::kAttn)], cuda::SlotForm::kInput);
   // Without it all is as it was.
   const RunConfig exact = {.family = KernelFamily::kGemm};
   EXPECT_THAT(kernels(plan(decode(9), {.options = exact, .dense = dense, .card = kGb10})),
               IsSupersetOf({"any_gemm<mxfp8>", "any_gemm<mxfp4>"}));
-  // One token's kernels round for themselves: no launch more.
+  // Few tokens are not rounded.
   EXPECT_EQ(kernels(plan(decode(1), {.options = run, .dense = dense, .card = kGb10})),
             kernels(plan(decode(1), {.options = exact, .dense = dense, .card = kGb10})));
 }

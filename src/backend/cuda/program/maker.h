@@ -259,17 +259,13 @@ class Maker {
     return own;
   }
 
+  // In their place, before who multiplies them as if they were exact.
   template <class From, class To>
-  void round_blocks(From from, To to, int64_t values) {
-    if (!rounds(activations_)) return;
-    add<RoundBlocks>(RoundBlocks::name(activations_), RoundBlocks::kTile, {},
-                     [=, form = activations_](const Binding& b) {
-                       return RoundBlocks::Args{.form = form, .from = from(b), .to = to(b), .values = values};
-                     });
-  }
-  void round_hidden(int64_t pairs) {
-    round_blocks([](const Binding&) -> float* { return nullptr; },
-                 [](const Binding& b) { return b.at.expert_hidden_f16; }, pairs* hidden_width_);
+  void round_blocks(Activations form, From from, To to, int64_t values) {
+    if (!rounds(form)) return;
+    add<RoundBlocks>(RoundBlocks::name(form), RoundBlocks::kTile, {}, [=](const Binding& b) {
+      return RoundBlocks::Args{.form = form, .from = from(b), .to = to(b), .values = values};
+    });
   }
 
   // A launch per kGemvTokens tokens, of the arguments from token t on.
@@ -293,7 +289,6 @@ class Maker {
   void dense(const GemmShape& shape, int64_t tokens, const Roles& reads, Args args_of) {
     gemv<GemvDense>({shape.rows, shape.cols, 1, shape.packing}, tokens, reads, [=](const Binding& b, int64_t t) {
       GemvDense::Args args = args_of(b);
-      args.in.in_mxfp8 = rounds(shape.activations);
       args.rows = to_int(shape.rows);
       args.y += t * shape.rows;
       if (args.rest != nullptr) args.rest += t * shape.rows;
@@ -308,12 +303,22 @@ class Maker {
   // The input of a product of this shape.
   template <class From>
   void round(const GemmShape& shape, bool for_sums, From from) {
-    add<Round>({}, [=, in = input_of(shape, for_sums)](const Binding& b) {
+    const GemmInput in = input_of(shape, for_sums);
+    add<Round>({}, [=](const Binding& b) {
       return Round::Args{.from = from(b),
-                         .to = {b.at.gemm_x, in.type, in.rows, in.in_mxfp8},
+                         .to = {b.at.gemm_x, in.type, in.rows},
                          .tokens = to_int(shape.tokens),
                          .cols = to_int(shape.cols)};
     });
+    round_input(shape, in);
+  }
+  // What lies in Arena::gemm_x, where the layer's activations are to be rounded and are not codes.
+  void round_input(const GemmShape& shape, const GemmInput& in) {
+    if (in_codes(in.type)) return;
+    round_blocks(
+        shape.activations, [](const Binding&) -> float* { return nullptr; },
+        [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_x); },
+        std::max<int64_t>(in.rows, shape.tokens) * shape.cols);
   }
   using BiasOf = const Bf16* (*)(const Binding&);
   // W · Arena::gemm_x without bias, in the order of the packed rows. `put` says where it goes.

@@ -94,7 +94,6 @@ struct NormCase {
   InputType type = InputType::kF16;
   bool panels = false;
   bool normed = true, rounded = true;
-  bool in_mxfp8 = false;  // GemmInput
 };
 
 // What a case adds up and norms.
@@ -176,7 +175,7 @@ void check_norm(const NormCase& c, const Run& run) {
                             .experts = {c.topk == 0 ? nullptr : experts, c.experts, on_weights.get(), c.topk},
                             .norm = c.normed || c.rounded ? on_norm.get() : nullptr,
                             .normed = c.normed ? normed.get() : nullptr,
-                            .rounded = {c.rounded ? rounded.get() : nullptr, c.type, c.panels ? rows : 0, c.in_mxfp8},
+                            .rounded = {c.rounded ? rounded.get() : nullptr, c.type, c.panels ? rows : 0},
                             .tokens = c.tokens,
                             .hidden = c.hidden,
                             .eps = 1e-5f};
@@ -197,7 +196,6 @@ void check_norm(const NormCase& c, const Run& run) {
   }
   check_normed(in, got_x, got, double{args.eps});
   std::vector<uint16_t> want;
-  if (c.in_mxfp8) round_activations(Activations::kMxfp8, got);
   if (codes) {
     const std::vector<uint8_t> bytes = to_mx_rows(got, c.hidden, c.type);
     want.resize(bytes.size() / 2);

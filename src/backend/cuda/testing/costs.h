@@ -54,7 +54,7 @@ struct AttendHeads {
 [[nodiscard]] inline KernelCost cost(const Router::Args& a) {
   const int64_t in = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
   return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} +
-                   ((a.normed != nullptr ? 18 : 14) + (a.rest != nullptr ? 4 : 0)) * in + 4 * out,
+                   (14 + (a.rest != nullptr ? 4 : 0)) * in + 4 * out,
           .flops = 2 * out * a.hidden};
 }
 

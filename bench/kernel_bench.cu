@@ -7,7 +7,6 @@
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/experts/experts.h"
 #include "backend/cuda/experts/route.h"
-#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/testing/costs.h"
 #include "base/random.h"
 #include "graph_timer.h"
@@ -169,8 +168,7 @@ Subject router_subject(const Buffers& b, int tokens) {
                           .sum = b.y + int64_t{16} * kHidden,
                           .norm = b.norm,
                           .bias = b.bias,
-                          .normed = b.y,
-                          .rounded = b.u,
+                          .normed = b.u,
                           .logits = b.y + int64_t{8} * kHidden,
                           .hidden = kHidden,
                           .experts = 128,
@@ -351,41 +349,6 @@ std::vector<Subject> grouped_subjects(const Buffers& b, int tokens, const PlanDe
            }}};
 }
 
-// --moe-kernel gemv: each product with the rounding before it, as a step has them.
-std::vector<Subject> int8_subjects(const Buffers& b, int tokens) {
-  const Grouped step(tokens, kMoeTileTokens);
-  const int pairs = tokens * kTopk;
-  const GroupedUp::Args up{
-      .bias = b.bias, .x = b.half_x, .groups = step.groups, .u = b.u, .hidden = kHidden, .inter = kInter};
-  const GroupedDown::Args down{.bias = b.bias,
-                               .u = b.u,
-                               .groups = step.groups,
-                               .y = device_array<float>(int64_t{pairs} * kHidden),
-                               .hidden = kHidden,
-                               .inter = kInter};
-  const auto add = [&](const char* name, const auto& args, const RoundBlocks::Args& round, const auto& launch_product) {
-    const KernelCost total = cost(args, pairs, step.distinct), one = cost(args, pairs, 1);
-    const int64_t layer = Grouped::kAll * (cost(args, pairs, 2).bytes - one.bytes) / 16 * 16;
-    const auto layers = static_cast<int>(kPoolBytes / layer);
-    return Subject{name, tokens, total, 60 * layers, [=](int i, const Link& launch) {
-                     const Launch on = launch.on();
-                     auto own = args;
-                     own.weights = b.pool + i % layers * layer;
-                     RoundBlocks::launch(round, on);
-                     launch_product(own, on);
-                   }};
-  };
-  return {add("gate_up x4 int8", up,
-              {.form = Activations::kInt8, .from = b.x, .to = b.half_x, .values = int64_t{tokens} * kHidden},
-              [=](const GroupedUp::Args& args, const Launch& on) {
-                Int8Up::launch(args, plan_int8(2 * kInter, pairs, Grouped::kAll), on);
-              }),
-          add("down x4 int8", down, {.form = Activations::kInt8, .to = b.u, .values = int64_t{pairs} * kInter},
-              [=](const GroupedDown::Args& args, const Launch& on) {
-                Int8Down::launch(args, plan_int8(kHidden, pairs, Grouped::kAll), on);
-              })};
-}
-
 std::vector<Subject> subjects(const Buffers& b, int tokens) {
   std::vector<Subject> all;
   for (const layout::Packing packing : {layout::Packing::kBf16, layout::Packing::kMxfp8, layout::Packing::kMxfp4}) {
@@ -468,8 +431,7 @@ int run(const char* path, std::string_view only) {
   for (const int tokens : {9, 16, 32, 64, 128, 256, 512})
     for (const Subject& subject : grouped_subjects(b, tokens, device)) measure(subject, 0, 0);
   for (const int tokens : {1, 2, 4, 8})
-    for (const auto& own : {subjects(b, tokens), int8_subjects(b, tokens)})
-      for (const Subject& subject : own) measure(subject, 0, 0);
+    for (const Subject& subject : subjects(b, tokens)) measure(subject, 0, 0);
   for (const Subject& subject : subjects(b, 1))
     for (const int stages : {2, 3, 6}) measure(subject, stages, stages);
   write_json(path, prop.name, peak, results);

@@ -336,7 +336,6 @@ void Bench::few(int tokens) {
   };
   split("qkv", 5120, kHidden);
   const SplitSums o = split("o", kHidden, 4096);
-  auto* const ids = device_array<int32_t>(int64_t{tokens} * kTopk);
   const NormSums::Args norm{.x = device_array<float>(int64_t{tokens} * kHidden),
                             .sums = o,
                             .bias = bias_,
@@ -346,34 +345,20 @@ void Bench::few(int tokens) {
                             .tokens = tokens,
                             .hidden = kHidden,
                             .eps = 1e-5f};
-  RouteTokens::Args route{.x = x_,
-                          .bias = bias_,
-                          .logits = device_array<float>(int64_t{tokens} * kExperts),
-                          .ids = ids,
-                          .weights = device_array<float>(int64_t{tokens} * kTopk),
-                          .parts = device_array<float>(route_parts_floats({tokens, kHidden, kExperts})),
-                          .finished = device_array<int>(route_tiles(tokens)),
-                          .tokens = tokens,
-                          .hidden = kHidden,
-                          .experts = kExperts,
-                          .topk = kTopk};
-  const RoutePlan apart = plan_route({tokens, kHidden, kExperts}, sms_);
-  const double bytes = static_cast<double>(cost(norm).bytes + cost(route).bytes);
-  const auto weight = [&](int i) { return reinterpret_cast<const Bf16*>(pool_) + int64_t{i} * kExperts * kHidden; };
   add({"norm_sums", tokens, 0, static_cast<double>(cost(norm).bytes), 0}, 16,
       [&](int) { NormSums::launch(norm, on_); });
-  add({"norm_sums, route_tokens", tokens, 0, bytes, 0}, 16, [&](int i) {
-    NormSums::launch(norm, on_);
-    route.weight = weight(i);
-    RouteTokens::launch(route, apart, on_);
-  });
   if (!norm_route_serves({tokens, kHidden, kExperts})) return;
-  const NormRouteArgs both{norm, route};
+  NormRouteArgs both{.norm = norm,
+                     .bias = bias_,
+                     .logits = device_array<float>(int64_t{tokens} * kExperts),
+                     .ids = device_array<int32_t>(int64_t{tokens} * kTopk),
+                     .weights = device_array<float>(int64_t{tokens} * kTopk),
+                     .experts = kExperts,
+                     .topk = kTopk};
   add({"norm_route", tokens, 0, static_cast<double>(cost(both).bytes), static_cast<double>(cost(both).flops)}, 16,
       [&](int i) {
-        NormRouteArgs args = both;
-        args.route.weight = weight(i);
-        Sm90NormRoute::launch(args, plan_norm_route({tokens, kHidden, kExperts}), on_);
+        both.weight = reinterpret_cast<const Bf16*>(pool_) + int64_t{i} * kExperts * kHidden;
+        Sm90NormRoute::launch(both, plan_norm_route({tokens, kHidden, kExperts}), on_);
       });
 }
 
@@ -405,24 +390,6 @@ void Bench::route(int tokens) {
   const KernelCost route_cost = cost(router);
   add({"route_sums", tokens, 0, static_cast<double>(route_cost.bytes), static_cast<double>(route_cost.flops)}, 4,
       [&](int) { RouteSums::launch(router, on_); });
-  if (tokens <= kRouteMaxTokens) {
-    const RouteTokens::Args few{.x = x_,
-                                .weight = router.weight,
-                                .bias = bias_,
-                                .logits = logits,
-                                .ids = ids,
-                                .weights = router.weights,
-                                .parts = device_array<float>(route_parts_floats({tokens, kHidden, kExperts})),
-                                .finished = device_array<int>(route_tiles(tokens)),
-                                .tokens = tokens,
-                                .hidden = kHidden,
-                                .experts = kExperts,
-                                .topk = kTopk};
-    const KernelCost few_cost = cost(few);
-    const RoutePlan plan = plan_route({tokens, kHidden, kExperts}, sms_);
-    add({"route_tokens", tokens, 0, static_cast<double>(few_cost.bytes), static_cast<double>(few_cost.flops)}, 4,
-        [&](int) { RouteTokens::launch(few, plan, on_); });
-  }
   const Linear::Args plain{.weight = router.weight,
                            .bias = bias_,
                            .x = x_,

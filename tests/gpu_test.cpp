@@ -69,8 +69,7 @@ std::vector<float> batch_logits(Loaded& loaded, int rows, int decodes) {
 
 TEST_F(Gpu, the_same_batch_again_gives_the_same_bits) {
   const Source source(kTiny);
-  for (const KernelFamily family :
-       {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kInt8}) {
+  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm}) {
     Loaded loaded(source, {.max_context = 128 * 64, .chunk_tokens = 1024, .max_logit_rows = 64}, Which::kCuda,
                   {.family = family});
     for (const int rows : {1, 3, 8, 9, 33, 64}) {

@@ -195,8 +195,8 @@ TEST_F(Launches, the_backend_says_what_its_options_became) {
   };
   EXPECT_EQ(modes({}, kH200),
             "experts auto, activations bf16, attention flash, CUDA graphs on, kernels of sm90, then neutral");
-  EXPECT_EQ(modes({.family = KernelFamily::kInt8, .eager = true}, kGb10),
-            "experts gemv, activations int8, attention flash, CUDA graphs off, kernels of sm121, then neutral");
+  EXPECT_EQ(modes({.family = KernelFamily::kGemm, .activations = Activations::kMxfp8, .eager = true}, kGb10),
+            "experts gemm, activations mxfp8, attention flash, CUDA graphs off, kernels of sm121, then neutral");
   EXPECT_EQ(modes({}, kH200, 80),
             "experts auto, activations bf16, attention flash, CUDA graphs on, kernels of neutral");
 }
@@ -210,10 +210,9 @@ TEST_F(Launches, of_a_rank_are_the_planned_ones) {
   const convert::DummyWeights weights(config, 1, nullptr);
   for (const auto& card : {kH200, kGb10})
     for (const Ranks& ranks : {Ranks{2}, Ranks{4}, Ranks{2, true}, Ranks{8, true}})
-      for (const RunConfig& options :
-           {RunConfig{}, RunConfig{.family = KernelFamily::kStreaming},
-            RunConfig{.family = KernelFamily::kGemm, .activations = Activations::kMxfp8},
-            RunConfig{.family = KernelFamily::kInt8}, RunConfig{.family = KernelFamily::kReference}}) {
+      for (const RunConfig& options : {RunConfig{}, RunConfig{.family = KernelFamily::kStreaming},
+                                       RunConfig{.family = KernelFamily::kGemm, .activations = Activations::kMxfp8},
+                                       RunConfig{.family = KernelFamily::kReference}}) {
         for (const int rank : {0, ranks.count - 1}) {
           backend::cuda::emulated_cuda() = {.card = card};
           const backend::Shard shard = backend::shard_of(config.dims, ranks, rank);
@@ -242,8 +241,8 @@ TEST_F(Launches, of_a_rank_are_the_planned_ones) {
 }
 
 TEST_F(Launches, are_the_planned_ones_whoever_multiplies) {
-  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kReference, KernelFamily::kStreaming,
-                                    KernelFamily::kGemm, KernelFamily::kInt8}) {
+  for (const KernelFamily family :
+       {KernelFamily::kAuto, KernelFamily::kReference, KernelFamily::kStreaming, KernelFamily::kGemm}) {
     for (const Attention attention : {Attention::kAuto, Attention::kFlash, Attention::kReference}) {
       for (const std::vector<int32_t>& lengths : kSteps) {
         SCOPED_TRACE(testing::Message() << name_of(family) << ", attention " << static_cast<int>(attention) << ", "

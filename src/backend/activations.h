@@ -1,8 +1,8 @@
 #pragma once
 // What is multiplied with quantised weights: activations as they are, or rounded before. The MX formats round the
-// inputs of the experts' two products, on every backend alike; int8 does so on cards and in the oracle, and on the CPU
-// rounds whatever meets MXFP4 or Q8_0 weights. The one statement of the roundings, for backends, oracles and tests: all
-// work in blocks of 32 along the row.
+// inputs of the experts' two products, on every backend alike; int8 does so in the oracle, and on the CPU rounds
+// whatever meets MXFP4 or Q8_0 weights. The one statement of the roundings, for backends, oracles and tests: all work
+// in blocks of 32 along the row.
 
 #include "backend/backend_kind.h"
 #include "base/mx.h"
@@ -46,7 +46,7 @@ inline constexpr ActivationType kActivationTypes[] = {
     {Activations::kAuto, "auto", false, kEveryBackend},
     {Activations::kF32, "f32", false, {BackendKind::kCpu}},
     {Activations::kBf16, "bf16", false, kEveryBackend},
-    {Activations::kInt8, "int8", true, kEveryBackend},
+    {Activations::kInt8, "int8", true, {BackendKind::kCpu, BackendKind::kReference}},
     {Activations::kMxfp8, "mxfp8", true, kEveryBackend, {{MxFormat::kMxfp8E4m3, MxScaleRule::kOcpFloor}}},
     {Activations::kMxfp6, "mxfp6", true, kEveryBackend, {{MxFormat::kMxfp6E2m3, MxScaleRule::kOcpFloor}}},
     {Activations::kMxfp4, "mxfp4", true, kEveryBackend, {{MxFormat::kMxfp4, MxScaleRule::kCeil}}}};

@@ -23,11 +23,10 @@ enum class KernelFamily : uint8_t {
   kAuto,
   kStreaming,  // "marlin": W4A16 on tensor cores, weights packed once, at upload
   kGemm,       // kStreaming for up to eight tokens; tensor-core GEMMs over the same weights for more
-  kInt8,       // "gemv": experts on dp4a, their activations in int8: lossy; all else as kAuto
   kReference,  // plain loops in float, weights in row order
 };
 [[nodiscard]] constexpr std::string_view name_of(KernelFamily kernel) {
-  constexpr std::array<std::string_view, 5> kNames = {"auto", "marlin", "gemm", "gemv", "reference"};
+  constexpr std::array<std::string_view, 4> kNames = {"auto", "marlin", "gemm", "reference"};
   return kNames[static_cast<size_t>(kernel)];
 }
 

@@ -78,7 +78,6 @@ void Rmsnorm::launch(const Args& args, const Launch& on) { counted(kName, args, 
 void Linear::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void RopeKv::launch(const Args& args, const Launch& on) { counted(kNames.of(args.kv.type), args, on); }
 void TopExperts::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void PlainGroup::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void PlainGateUp::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void PlainDown::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void PlainCombine::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
@@ -111,8 +110,6 @@ void GroupedUp::launch(const Args& args, const RowWarpsPlan& plan, const Launch&
 void GroupedDown::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
   counted(kName, args, on, plan.tile);
 }
-void Int8Up::launch(const Args& args, const Plan& plan, const Launch& on) { counted(kName, args, on, plan.tile); }
-void Int8Down::launch(const Args& args, const Plan& plan, const Launch& on) { counted(kName, args, on, plan.tile); }
 void RoundBlocks::launch(const Args& args, const Launch& on) { counted(name(args.form), args, on); }
 void RoundRows::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 
@@ -127,9 +124,6 @@ void Combine::launch(const Args& args, const Launch& on) { counted(kName, args, 
 void Tap::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void RopeSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void RouteSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void RouteTokens::launch(const Args& args, const RoutePlan& plan, const Launch& on) {
-  counted(kName, args, on, plan.tile);
-}
 
 bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
 void Sm90Gemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {

@@ -54,11 +54,7 @@ std::string shown(const std::vector<Row>& rows) {
 }
 
 // What must stand beside a value.
-std::string beside(const Word& value) {
-  std::string text = value.with.empty() ? "" : fmt::format(" with `{}`", value.with);
-  if (!value.with_on_cards.empty()) text += fmt::format(", on a card with `{}`", value.with_on_cards);
-  return text;
-}
+std::string beside(const Word& value) { return value.with.empty() ? "" : fmt::format(" with `{}`", value.with); }
 
 // What the validator wants, of its words.
 std::string wanted(const std::string& answer) {
@@ -119,7 +115,6 @@ Json features_json() {
       values.push_back({{"value", v.word},
                         {"effect", name_of(v.effect)},
                         {"with", v.with},
-                        {"with_on_cards", v.with_on_cards},
                         {"cpu", name_of(v.on.cpu)},
                         {"neutral", name_of(v.on.neutral)},
                         {"sm90", name_of(v.on.sm90)},

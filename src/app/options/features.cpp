@@ -23,7 +23,6 @@ constexpr Refusal kRefusals[] = {
     {"reference", "--fast true"},
     {"cuda", "--moe-activation f32"},
     {"cuda", "--moe-activation int8"},
-    {"cuda", "--moe-kernel gemv --moe-activation mxfp8"},
     {"cuda", "--moe-kernel reference --moe-activation mxfp8"},
     {"cuda", "--moe-kernel reference --mxfp4-layers all"},
     {"cuda", "--attention-backend flash --kv-cache-dtype f32"},

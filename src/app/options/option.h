@@ -48,19 +48,17 @@ struct Word {
   int value = 0;  // what the word stands for
   Effect effect = Effect::kUnrounded;
   Places on{};
-  // Flags that must stand beside it, with their values, or it is refused; on cards alone.
-  std::string_view with{}, with_on_cards{};
+  std::string_view with{};  // flags that must stand beside it, with their values, or it is refused
 };
 template <class T>
 [[nodiscard]] constexpr Word word(std::string_view text, T value, Effect effect = {}, Places on = {},
-                                  std::string_view with = {}, std::string_view with_on_cards = {}) {
-  return {text, static_cast<int>(value), effect, on, with, with_on_cards};
+                                  std::string_view with = {}) {
+  return {text, static_cast<int>(value), effect, on, with};
 }
 template <class T>
   requires std::is_enum_v<T>
-[[nodiscard]] constexpr Word word(T value, Effect effect = {}, Places on = {}, std::string_view with = {},
-                                  std::string_view with_on_cards = {}) {
-  return word(name_of(value), value, effect, on, with, with_on_cards);
+[[nodiscard]] constexpr Word word(T value, Effect effect = {}, Places on = {}, std::string_view with = {}) {
+  return word(name_of(value), value, effect, on, with);
 }
 
 // The parts of a command's options; null: it has none.

@@ -36,7 +36,6 @@ constexpr Commands kComputes = kRunsModel | Commands{kCompare};
 constexpr Commands kNamesModel{kRun, kChat, kInspect, kPerplexity, kCompare, kConvert, kBench};
 constexpr Commands kPlans{kInspect, kPredict};
 
-constexpr Places kEverywhere{};
 constexpr Places kOnCpu{kYes, kNo, kNo, kNo};
 constexpr Places kOnArm{kNotRun, kNo, kNo, kNo};  // nothing but an emulator has run them
 constexpr Places kOnCards{kNo, kYes, kYes, kNotRun};
@@ -70,7 +69,7 @@ constexpr Word kAttentionActivations[] = {
 constexpr Word kMoeActivations[] = {word(Activations::kAuto, kAsChosen),
                                     word(Activations::kF32, kUnrounded, kOnCpu),
                                     word(Activations::kBf16),
-                                    word(Activations::kInt8, kRounded, kEverywhere, "", "--moe-kernel gemv"),
+                                    word(Activations::kInt8, kRounded, kOnCpu),
                                     word(Activations::kMxfp8, kRounded, kRoundedToFp8),
                                     word(Activations::kMxfp6, kRounded, kRoundedFirst),
                                     word(Activations::kMxfp4, kRounded, kRoundedFirst)};
@@ -87,8 +86,7 @@ constexpr Word kIsas[] = {word(CpuIsa::kAuto),
                           word(CpuIsa::kI8mm, kUnrounded, kOnArm)};
 constexpr Word kMoeKernels[] = {
     word(KernelFamily::kAuto, kAsChosen), word(KernelFamily::kStreaming, kUnrounded, kOnCards),
-    word(KernelFamily::kGemm, kUnrounded, kOnCards), word(KernelFamily::kInt8, kRounded, kOnCards),
-    word(KernelFamily::kReference, kUnrounded, kOnCards)};
+    word(KernelFamily::kGemm, kUnrounded, kOnCards), word(KernelFamily::kReference, kUnrounded, kOnCards)};
 constexpr Word kScreenedHeads[] = {word(ScreenedHead::kAuto), word(ScreenedHead::kOff)};
 constexpr Word kMoeTiles[] = {word(MoeTile::kAuto),
                               word(MoeTile::k64x128, kAsChosen, kOnSm121, "--moe-activation mxfp8"),
@@ -285,9 +283,9 @@ constexpr Option kRunRows[] = {
         "--moe-activation",
         "What the experts multiply; auto: cpu: int8 where there are instructions for it, else f32; others: exact; bf16: 16 "
         "bits or better, exact: cuda f16, others float; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; "
-        "faster, lossy; prompts on AMX: bf16; cuda: with --moe-kernel gemv); mxfp8, mxfp6, mxfp4: rounded to E4M3, E2M3, "
+        "faster, lossy; prompts on AMX: bf16); mxfp8, mxfp6, mxfp4: rounded to E4M3, E2M3, "
         "E2M1 in blocks of 32, lossy; cuda of compute capability 12 multiplies prompts in these formats, Hopper in mxfp8, "
-        "all others as if they were exact: for comparison, not faster",
+        "all others as if they were exact: for comparison, not faster; steps of up to 8 tokens are exact on cuda",
         kPlace<&RunConfig::activations>, words(kMoeActivations), kComputes | kPlans, kExpert,
         {.on_value = [](const RunConfig& run) { return type_of(run.activations).on; },
          .alike = Alike::kInAllRanks,
@@ -300,7 +298,8 @@ constexpr Option kRunRows[] = {
         "--dense-activation",
         "What dense layers multiply; auto: exact, on a cpu int8 where the experts' are; bf16: 16 bits or better, exact; "
         "mxfp8: layers of --mxfp4-layers and --mxfp8-layers multiply activations rounded to E4M3 in blocks of 32, lossy; "
-        "cuda of compute capability 12 multiplies prompts in that format, all others as if they were exact",
+        "cuda of compute capability 12 multiplies prompts in that format, all others as if they were exact; steps of up to "
+        "8 tokens are exact on cuda",
         kPlace<&RunConfig::dense_activations>, shown_by(words(kDenseActivations), shown_activation), kComputes | kPlans,
         kExpert,
         {.alike = Alike::kInAllRanks,
@@ -313,13 +312,13 @@ constexpr Option kRunRows[] = {
     Option(
         "--moe-kernel",
         "cuda: who multiplies; marlin: streaming kernels for few tokens (moe_up, moe_down, grouped, gemv); gemm: those up "
-        "to 8 tokens, tensor-core GEMMs for more; auto: each where it is faster; gemv: experts on dp4a (any_gemv_int8), "
-        "activations in int8, lossy, all else as auto; reference: plain loops (any_moe_*, any_linear)",
+        "to 8 tokens, tensor-core GEMMs for more; auto: each where it is faster; reference: plain loops (any_moe_*, "
+        "any_linear)",
         kPlace<&RunConfig::family>, words(kMoeKernels), kComputes | kPlans, kExpert,
         {.on = kCudaOnly,
          .alike = Alike::kInAllRanks,
          .foreign = "VLLM_MXFP4_MOE_KERNEL",
-         .feature = {"kernel", "", "marlin, gemm and gemv want shapes that can be packed",
+         .feature = {"kernel", "", "marlin and gemm want shapes that can be packed",
                      "With a scale above 2^4 in any MXFP4 matrix, all GEMMs of its packing run as any_gemm: slower, "
                      "exact"}}),
     Option(

@@ -108,7 +108,7 @@ TEST(resolved, says_what_auto_became_and_nothing_of_what_the_backend_has_not) {
 TEST(resolved, is_resolved_once_more_as_it_is) {
   for (const BackendKind kind : backend::kBackends) {
     for (const backend::KernelFamily family :
-         {backend::KernelFamily::kAuto, backend::KernelFamily::kInt8, backend::KernelFamily::kReference}) {
+         {backend::KernelFamily::kAuto, backend::KernelFamily::kStreaming, backend::KernelFamily::kReference}) {
       ModelOptions options = shapes(kind);
       if (kind == BackendKind::kCuda) options.run.family = family;
       const ModelOptions once = resolved_model(options);

@@ -65,8 +65,7 @@ TEST(features, are_taken_where_the_table_says) {
         const bool by_machine = feature->traits.feature.name == "isa" || value.word == "int8";  // of a CPU
         if (by_machine && backend == "cpu") continue;
         std::string words = words_text(*feature, value.word);
-        for (const std::string_view with : {value.with, card.empty() ? "" : value.with_on_cards})
-          if (!with.empty()) words = fmt::format("{} {}", words, with);
+        if (!value.with.empty()) words = fmt::format("{} {}", words, value.with);
         const std::string why = refusal_of({backend, words, card});
         EXPECT_EQ(why.empty(), value.on.*place != Runs::kNo) << backend << " " << card << ": " << words << ": " << why;
       }
@@ -88,9 +87,7 @@ TEST(features, what_must_stand_beside_a_value_must) {
   for (const Option* const feature : features()) {
     for (const Word& value : feature->range.words) {
       if (feature->traits.feature.name == "ep") continue;  // of one rank it changes nothing
-      const bool needs = !value.with.empty() || !value.with_on_cards.empty();
-      const std::string_view card = value.with.empty() ? "h100" : "gb10";
-      EXPECT_TRUE(!needs || !refusal_of({"cuda", words_text(*feature, value.word), card}).empty())
+      EXPECT_TRUE(value.with.empty() || !refusal_of({"cuda", words_text(*feature, value.word), "gb10"}).empty())
           << feature->name() << " " << value.word;
     }
   }

@@ -110,8 +110,6 @@ void GroupRound::launch(const Args&, const Launch&) { absent(); }
 void GroupTiles::launch(const Args&, const Launch&) { absent(); }
 void GroupedDown::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
 void GroupedUp::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
-void Int8Down::launch(const Args&, const Plan&, const Launch&) { absent(); }
-void Int8Up::launch(const Args&, const Plan&, const Launch&) { absent(); }
 void Linear::launch(const Args&, const Launch&) { absent(); }
 void MoeDown::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
 void MoeUp::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
@@ -119,7 +117,6 @@ void NormSums::launch(const Args&, const Launch&) { absent(); }
 void PlainCombine::launch(const Args&, const Launch&) { absent(); }
 void PlainDown::launch(const Args&, const Launch&) { absent(); }
 void PlainGateUp::launch(const Args&, const Launch&) { absent(); }
-void PlainGroup::launch(const Args&, const Launch&) { absent(); }
 void Rmsnorm::launch(const Args&, const Launch&) { absent(); }
 void RopeKv::launch(const Args&, const Launch&) { absent(); }
 void RopeSums::launch(const Args&, const Launch&) { absent(); }
@@ -128,7 +125,6 @@ void Round::launch(const Args&, const Launch&) { absent(); }
 void RoundBlocks::launch(const Args&, const Launch&) { absent(); }
 void RoundRows::launch(const Args&, const Launch&) { absent(); }
 void RouteSums::launch(const Args&, const Launch&) { absent(); }
-void RouteTokens::launch(const Args&, const RoutePlan&, const Launch&) { absent(); }
 void Router::launch(const Args&, const Launch&) { absent(); }
 void Screen::launch(const Args&, const Plan&, const Launch&) { absent(); }
 void ScreenPick::launch(const Args&, const Launch&) { absent(); }

@@ -3,7 +3,7 @@
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
 #include "app/setup/terminal.h"
-#include "backend/cuda/norm_rope/around_gemm.h"
+#include "backend/cuda/experts/route.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -95,7 +95,7 @@ std::string tune_text(std::span<const TuneRow> rows, const TuneSubject& subject)
     out += fmt::format("| {} | {:.0f} | {:.0f} | {:.0f} |\n", row.tokens, row.tuned_us, row.experts_gemm_us,
                        row.router_mma_us);
   std::vector<TuneRow> routed(rows.begin(), rows.end());
-  std::erase_if(routed, [](const TuneRow& row) { return row.tokens > backend::cuda::kRouteMaxTokens; });
+  std::erase_if(routed, [](const TuneRow& row) { return row.tokens > backend::cuda::kNormRouteMaxTokens; });
   const TuneRange grouped = best_range(rows, &TuneRow::experts_gemm_us, 8);
   return out +
          fmt::format(
@@ -130,8 +130,8 @@ int tune(const BenchOptions& options, std::string commit) {
   std::vector<TuneRow> rows;
   for (const int64_t tokens : kSteps) rows.push_back({.tokens = tokens});
   const std::pair<double TuneRow::*, Tuned> runs[] = {
-      {&TuneRow::tuned_us, {.grouped_pairs = kEndless, .route_tokens = backend::cuda::kRouteMaxTokens}},
-      {&TuneRow::experts_gemm_us, {.grouped_pairs = 0, .route_tokens = backend::cuda::kRouteMaxTokens}},
+      {&TuneRow::tuned_us, {.grouped_pairs = kEndless, .route_tokens = backend::cuda::kNormRouteMaxTokens}},
+      {&TuneRow::experts_gemm_us, {.grouped_pairs = 0, .route_tokens = backend::cuda::kNormRouteMaxTokens}},
       {&TuneRow::router_mma_us, {.grouped_pairs = kEndless, .route_tokens = 0}}};
   for (const auto& [to, tuned] : runs) {
     const std::vector<double> us = time_steps(options, config, weights, tuned);

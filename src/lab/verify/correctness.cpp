@@ -200,11 +200,10 @@ class Correctness {
 
 std::vector<RunConfig> lossy_runs(const RunConfig& exact) {
   std::vector<RunConfig> all;
-  const bool card = exact.backend == BackendKind::kCuda;
   for (const Activations a : {Activations::kInt8, Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4}) {
+    if (!backend::type_of(a).on.has(exact.backend)) continue;
     all.push_back(exact);
     all.back().activations = a;
-    if (a == Activations::kInt8 && card) all.back().family = backend::KernelFamily::kInt8;
   }
   for (const backend::KvType& kv : backend::kKvTypes) {
     if (!kv.lossy || !kv.on.has(exact.backend)) continue;

@@ -135,7 +135,7 @@ backend::RunConfig exact_run(const backend::RunConfig& run) {
   exact.threads = run.threads;
   exact.kv = backend::KvDtype::kBf16;
   exact.attention = run.attention;
-  exact.family = run.family == backend::KernelFamily::kInt8 ? backend::KernelFamily::kAuto : run.family;
+  exact.family = run.family;
   exact.activations = run.backend == BackendKind::kCpu ? backend::Activations::kF32 : backend::Activations::kBf16;
   exact.isa = run.isa;
   exact.eager = run.eager;

@@ -38,7 +38,7 @@ struct SplitGemmKernel {
   int64_t (*most_values)(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts&) = nullptr;
 };
 
-// Norm and router of a step in one launch; where there is none, any_norm_sums and any_route_tokens.
+// Norm and router of a step in one launch; where there is none, any_norm_sums and a router of its own.
 struct NormRouteKernel {
   std::optional<Plan> (*serve)(const RouteShape&, const DeviceFacts&) = nullptr;
   void (*launch)(const NormRouteArgs&, const Plan&, const Launch&) = nullptr;

@@ -90,7 +90,6 @@ void GroupRound::launch(const Args& both, const Launch& on) {
   require_round(args, kName);
   require_shape(group.topk <= 32 && group.topk == args.copies && group.tokens == args.tokens, kName,
                 "a copy for each of a token's up to 32 experts", args.copies);
-  require_shape(!args.to.in_mxfp8, kName, "values as they are", args.cols);
   require_shape(args.cols <= 8 * kRoundTokenThreads && args.to.rows > 0 && group.places != nullptr, kName,
                 "up to 4096 cols, in panels", args.cols);
   void (*const kernel)(GroupTiles::Args, Round::Args) =

@@ -26,7 +26,7 @@ struct GemmInputRow {
   [[nodiscard]] __device__ __forceinline__ uint8_t* codes(MxFormat element) const {
     return reinterpret_cast<uint8_t*>(to.at) + row * layout::mx_row_bytes(element, cols);
   }
-  // Columns k, even, and k + 1; neither codes nor in_mxfp8.
+  // Columns k, even, and k + 1; no codes.
   __device__ __forceinline__ void store2(int k, float low, float high) const {
     *reinterpret_cast<uint32_t*>(at(k)) = pack(low, high);
   }
@@ -48,12 +48,6 @@ struct GemmInputRow {
   // Stores codes: columns k to k + 3 and k + apart to k + apart + 3, apart 4, 8 or 16.
   template <InputType kType, class Pairs = MxPairs>
   __device__ __forceinline__ void store_codes(int k, int apart, bool mine, const float (&v)[8]) const;
-  // x = v, as in_mxfp8 says.
-  __device__ __forceinline__ void rounded(const float (&v)[8], float (&x)[8]) const {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = v[i];
-    if (to.in_mxfp8) round_mx<backend::Activations::kMxfp8>(x);
-  }
   // Stores MXFP8 codes: the columns of store_chunk, k = 2 t of a block in lane t.
   __device__ __forceinline__ void store_chunk_codes(int k, bool mine, const float2 (&v)[4]) const;
 
@@ -146,11 +140,9 @@ __device__ __forceinline__ void GemmInputRow::store_chunk_codes(int k, bool mine
 
 __device__ __forceinline__ void GemmInputRow::store8(int k, bool mine, const float (&v)[8]) const {
   if (in_codes(to.type)) return store_codes_of_type(k, 4, mine, v);
-  float x[8];
-  rounded(v, x);
   uint32_t w[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) w[i] = pack(x[2 * i], x[2 * i + 1]);
+  for (int i = 0; i < 4; ++i) w[i] = pack(v[2 * i], v[2 * i + 1]);
   if (to.rows > 0) exchange_words(w);
   // In panels the lane has chunk k / 8 % 4 now.
   const int from = to.rows == 0 ? k : k / layout::kBlockK * layout::kBlockK + k / 8 % 4 * 2;
@@ -159,11 +151,9 @@ __device__ __forceinline__ void GemmInputRow::store8(int k, bool mine, const flo
 
 __device__ __forceinline__ void GemmInputRow::store_half_tile(int k, bool mine, const float (&v)[8]) const {
   if (in_codes(to.type)) return store_codes_of_type(k, 8, mine, v);
-  float x[8];
-  rounded(v, x);
   uint32_t w[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) w[i] = pack(x[2 * i], x[2 * i + 1]);
+  for (int i = 0; i < 4; ++i) w[i] = pack(v[2 * i], v[2 * i + 1]);
   if (to.rows == 0) {
     if (!mine) return;
     *reinterpret_cast<uint2*>(at(k)) = {w[0], w[1]};

@@ -71,12 +71,11 @@ static_assert(codes_of(backend::Activations::kMxfp6) == InputType::kMxfp6 &&
 struct GemmInput {
   uint16_t* at = nullptr;  // [tokens, cols] of its type, 16-byte aligned; null: none
   InputType type = InputType::kBf16;
-  int rows = 0;           // of the panels (layout/wgmma_b.h), a multiple of 8 that holds the tokens; 0: row-major
-  bool in_mxfp8 = false;  // of kBf16 and kF16: values are rounded as MXFP8 before (backend/activations.h)
+  int rows = 0;  // of the panels (layout/wgmma_b.h), a multiple of 8 that holds the tokens; 0: row-major
 };
 
 inline constexpr int kGemmMaxParts = 3;
-inline constexpr int kGroupMaxExperts = 256;
+inline constexpr int kGroupMaxExperts = 1024;
 inline constexpr int kGroupAlign = 8;  // an expert's places start at a multiple (layout/wgmma_b.h atoms)
 
 // Pairs in each of an expert's tiles but the last: the fewest tiles of up to `most`, as even as multiples of 8 allow.

@@ -265,7 +265,7 @@ TEST(gemm_plan, arguments_that_contradict_each_other_are_refused) {
   EXPECT_THROW(check_args(codes), Error);
   codes.scale_top = layout::kMaxNarrowScaleCode;
   EXPECT_NO_THROW(check_args(codes));
-  EXPECT_THROW(check_args(GroupTiles::Args{.tokens = 1, .topk = 4, .experts = 257, .tile_tokens = 32}), Error);
+  EXPECT_THROW(check_args(GroupTiles::Args{.tokens = 1, .topk = 4, .experts = 1025, .tile_tokens = 32}), Error);
   EXPECT_THROW(check_args(GroupTiles::Args{.tokens = 1, .topk = 4, .experts = 8, .tile_tokens = 33}), Error);
 }
 

@@ -19,7 +19,7 @@ inline constexpr int kGemvRoutes = 32;              // most tokens * topk in a l
 inline constexpr int kGemvExperts = 128;            // that a launch can choose among: 4 per lane
 inline constexpr int kGemvEpilogues = 2;            // most of a CTA: warps that add partial sums
 inline constexpr int kPartialSlots = 2;             // of each epilogue, for a tile's sums
-inline constexpr int kMoeTileTokens = kGemvTokens;  // pairs of an expert that plain and int8 kernels take at a time
+inline constexpr int kMoeTileTokens = kGemvTokens;  // pairs of an expert that plain kernels take at a time
 inline constexpr int kGemvHeadDim = 64;             // the only one that GemvQkv::Args takes: RowOrder::kHeads64
 
 // One launch: a ring of `stages` chunks in shared memory, filled by one warp, read by one warp per slice, the warps'
@@ -62,7 +62,6 @@ struct RowsIn {
   const int32_t* which = nullptr;  // [tokens], or null
   const Bf16* norm = nullptr;      // [cols]: rmsnorm first; null: as they are
   float eps = 0;
-  bool in_mxfp8 = false;  // rounded as MXFP8 in the end (backend/activations.h)
 };
 
 // How many of a launch's tiles there are, as a kernel before it has counted them (sampling/screen.h).

@@ -4,7 +4,6 @@
 
 #include "backend/cuda/dense/gemv_ops.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
-#include "backend/cuda/quantise/mx_block.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -95,10 +94,6 @@ __device__ void read_rows(const Op& op, const GemvShared& shared, const RowPart<
     for (int j = 0; j < part.kOwn; ++j) write_floats(op.a.in.sum + int64_t{part.row()} * op.a.cols + part.k(j), v[j]);
   }
   if (op.a.in.norm != nullptr) normalise<Tile, kOneRow>(op, shared, part, norm, v);
-  if constexpr (Tile::kPacking != layout::Packing::kBf16)
-    if (op.a.in.in_mxfp8)
-#pragma unroll
-      for (int j = 0; j < part.kOwn; ++j) round_mx<backend::Activations::kMxfp8>(v[j]);  // four lanes have a block
 }
 
 // Rows of floats, of which there are one or several: before and after the dependency wait.

@@ -48,25 +48,14 @@ TEST(split_gemm_plan, costs_are_weights_once_and_every_split_s_sums) {
   EXPECT_EQ(c.flops, int64_t{2} * 64 * 5120 * 2880);
 }
 
-TEST(route_plan, takes_tiles_of_16_tokens_where_there_are_too_many_of_8) {
-  const RoutePlan few = plan_route({128, 2880, 128}, kHopperSms), many = plan_route({512, 2880, 128}, kHopperSms);
-  EXPECT_EQ(few.tile, "128 experts x 8 tokens, K in 8 parts, grid 8 x 1 x 16, 512 threads, 21520 B shared");
-  EXPECT_EQ(many.cut.tokens, 16);
-  EXPECT_EQ(many.cut.tiles, 32);
-  EXPECT_EQ(plan_route({256, 2880, 32}, kHopperSms).tile,
-            "32 experts x 8 tokens, K in 4 parts, grid 4 x 1 x 32, 256 threads, 29712 B shared");
-  EXPECT_EQ(plan_route({9, 192, 200}, kHopperSms).grid, 2 * 2);
-  EXPECT_EQ(plan_route({9, 576, 128}, 3).cut.tokens, 16);  // two parts
-}
-
-TEST(route_plan, tokens_do_not_change_the_parts) {
-  for (const int64_t hidden : {192, 576, 1280, 2880, 4096})
-    for (const int64_t experts : {4, 32, 60, 128, 200}) {
-      const int parts = plan_route({1, hidden, experts}, kHopperSms).cut.parts;
-      EXPECT_LE(parts, kRouteParts);
-      EXPECT_EQ(route_parts_floats({512, hidden, experts}), 512 * parts * experts);
-      for (const int64_t tokens : {9, 256, 512}) EXPECT_EQ(plan_route({tokens, hidden, experts}, 48).cut.parts, parts);
-    }
+TEST(route_plan, clusters_of_many_tokens_have_more_of_them) {
+  EXPECT_EQ(plan_norm_route({64, 2880, 128}).tile,
+            "8 tokens x all experts, K in 8 CTAs of a cluster, 8 clusters, 120016 B shared");
+  EXPECT_EQ(plan_norm_route({65, 2880, 128}).grid, 5 * 8);
+  EXPECT_EQ(plan_norm_route({129, 2880, 128}).grid, 5 * 8);
+  for (const int64_t tokens : {64, 128, 512})  // the widest that it serves
+    EXPECT_LE(plan_norm_route({tokens, kNormHidden, kNormRouteExperts}).smem_bytes, 227 * 1024);
+  EXPECT_FALSE(norm_route_serves({kNormRouteMaxTokens + 1, 2880, 128}));
 }
 
 TEST(around_gemm, arguments_out_of_range_are_refused) {
@@ -77,8 +66,8 @@ TEST(around_gemm, arguments_out_of_range_are_refused) {
   EXPECT_THROW(check_args(norm), Error);
   norm.hidden = 190;
   EXPECT_THROW(check_args(norm), Error);
-  RouteTokens::Args route{.x = floats, .tokens = 1, .hidden = 200, .experts = 4, .topk = 2};
-  EXPECT_THROW(check_args(route), Error);
+  norm = {.x = floats, .sums = {}, .tokens = 1, .hidden = 192};
+  EXPECT_THROW(check_args(NormRouteArgs{.norm = norm, .experts = 4, .topk = 2}), Error);
   EXPECT_THROW(check_args(RopeSums::Args{.sums = {}, .kv = {}, .tokens = 1, .heads = 1, .kv_heads = 1}), Error);
 }
 

@@ -113,8 +113,6 @@ struct Choice {
     }
     ptx::mbarrier_arrive(shared.chosen);
   }
-
- private:
   // The weight of pick `lane`.
   __device__ __forceinline__ float softmax() const {
     const float mine = expf(logit - __shfl_sync(kEveryLane, logit, 0));
@@ -164,34 +162,6 @@ __device__ __forceinline__ int pair_of_token(uint32_t pairs, int token, int toke
   if (token >= tokens) return -1;
   const uint32_t own = pairs >> (token * topk) & ((1u << topk) - 1);
   return own == 0 ? -1 : token * topk + __ffs(static_cast<int>(own)) - 1;
-}
-
-inline constexpr int kMaxTopk = kWarpLanes;
-
-// Chooses one token's experts, by one warp: any_top_experts, and the end of any_route_tokens. ids and weights of
-// `token`, whose logits every lane can see.
-__device__ inline void choose_experts(const TopExperts::Args& args, int64_t token, int lane) {
-  constexpr int32_t kNone = 0x7fffffff;
-  const float* logits = args.logits + token * args.experts;
-  RankedValue found = {INFINITY, -1};  // before every expert
-  float first = 0, sum = 0, mine = 0;
-  for (int k = 0; k < args.topk; ++k) {
-    RankedValue best = {-INFINITY, kNone};
-    for (int e = lane; e < args.experts; e += kWarpLanes) {
-      const RankedValue candidate = {logits[e], e};
-      if (before(found, candidate) && before(candidate, best)) best = candidate;
-    }
-    found = warp_first(best);
-    if (found.idx == kNone) found.idx = k;  // only NaN logits come here: any expert, but one that exists
-    if (k == 0) first = found.value;
-    const float weight = expf(found.value - first);
-    sum += weight;
-    if (lane == k) {
-      mine = weight;
-      args.ids[token * args.topk + k] = found.idx;
-    }
-  }
-  if (lane < args.topk) args.weights[token * args.topk + lane] = mine / sum;
 }
 
 }  // namespace nibble::backend::cuda

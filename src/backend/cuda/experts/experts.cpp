@@ -100,16 +100,4 @@ void check_args(const GroupedDown::Args& a) {
   require_shape(aligned(a.y), GroupedDown::kName, "y 16-byte aligned", a.hidden);
 }
 
-Plan plan_int8(int64_t rows, int64_t pairs, int64_t experts) {
-  constexpr int64_t kMostGridY = 65535;
-  const int64_t row_tiles = rows / layout::kTileRows, tiles = max_expert_tiles(pairs, experts, kMoeTileTokens);
-  if (tiles > kMostGridY)
-    throw Error(Code::kUnsupported, "--moe-kernel gemv: want a step of up to {} tiles of pairs, found {}", kMostGridY,
-                tiles);
-  return {.tile = fmt::format("16 rows x up to {} tokens of an expert per CTA of {} warps, {} x at most {} CTAs",
-                              kMoeTileTokens, kInt8Warps, row_tiles, tiles),
-          .grid = row_tiles,
-          .grid_y = tiles};
-}
-
 }  // namespace nibble::backend::cuda

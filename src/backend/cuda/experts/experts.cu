@@ -1,7 +1,6 @@
 #include "backend/cuda/experts/experts.h"
 
 #include "backend/cuda/launch/chained_launch.cuh"
-#include "backend/cuda/experts/gemv_int8.cuh"
 #include "backend/cuda/experts/grouped.cuh"
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"
@@ -21,17 +20,6 @@ void launch_grouped(const typename Op::Args& args, int64_t cols, const ChainedLa
       return launch_chained(grouped<RowTile<layout::kShortSliceBlocks, kGrouped.stages, true>, Op>, launch, args, rows);
   if (slices.blocks == 6) return launch_chained(grouped<RowTile<6, kGrouped.stages>, Op>, launch, args, rows);
   launch_chained(grouped<RowTile<8, kGrouped.stages>, Op>, launch, args, rows);
-}
-
-// The list of instances: blocks of a slice, operation.
-template <class Op>
-void launch_int8(const typename Op::Args& args, int64_t cols, const Plan& plan, Kernel name, const Launch& on) {
-  check_args(args);
-  const layout::Slices slices = layout::slices_of(cols);
-  auto* kernel = slices.blocks == 6 ? any_gemv_int8<Int8Tile<6>, Op> : any_gemv_int8<Int8Tile<8>, Op>;
-  if constexpr (std::is_same_v<Op, Int8DownOp>)
-    if (slices.missing > 0) kernel = any_gemv_int8<Int8Tile<layout::kShortSliceBlocks, true>, Op>;
-  launch_chained(kernel, {name, on, plan.grid, kInt8Threads, kInt8SharedBytes, plan.grid_y}, args);
 }
 
 }  // namespace
@@ -59,14 +47,6 @@ void GroupedUp::launch(const Args& args, const RowWarpsPlan& plan, const Launch&
 
 void GroupedDown::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
   launch_grouped<GroupedDownOp>(args, args.inter, planned(kName, plan, on), plan.rows);
-}
-
-void Int8Up::launch(const Args& args, const Plan& plan, const Launch& on) {
-  launch_int8<Int8UpOp>(args, args.hidden, plan, kName, on);
-}
-
-void Int8Down::launch(const Args& args, const Plan& plan, const Launch& on) {
-  launch_int8<Int8DownOp>(args, args.inter, plan, kName, on);
 }
 
 }  // namespace nibble::backend::cuda

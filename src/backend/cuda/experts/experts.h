@@ -171,25 +171,4 @@ void check_args(const GroupedDown::Args& args);
 // Throws Error(kUnsupported) as plan_row_warps does.
 [[nodiscard]] int grouped_tokens(int64_t hidden, int64_t inter, const PlanDevice& device);
 
-// Experts on dp4a: MXFP4 weights as they are packed, activations in int8 with a scale per 32 (round_blocks.h).
-inline constexpr int kInt8Warps = 4;  // that share the slices of a row tile
-
-// `rows` of each of the experts that `pairs` use: a CTA per row tile and tile of up to eight of an expert's pairs.
-// Throws Error(kUnsupported) for more than a grid holds.
-[[nodiscard]] Plan plan_int8(int64_t rows, int64_t pairs, int64_t experts);
-
-// The arguments of GroupedUp and GroupedDown, whose x and u are int8 blocks, of groups of up to eight pairs; up's u is
-// f16. Sums are exact within a block, then f32 in an order fixed by the columns: bitwise repeatable, whatever the other
-// pairs.
-struct Int8Up {
-  static constexpr Kernel kName{"any_gemv_int8<up>"};
-  using Args = GroupedUp::Args;
-  static void launch(const Args& args, const Plan& plan, const Launch& on);
-};
-struct Int8Down {
-  static constexpr Kernel kName{"any_gemv_int8<down>"};
-  using Args = GroupedDown::Args;
-  static void launch(const Args& args, const Plan& plan, const Launch& on);
-};
-
 }  // namespace nibble::backend::cuda

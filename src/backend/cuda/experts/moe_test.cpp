@@ -90,7 +90,8 @@ struct Case {
   [[nodiscard]] Result run(const Launch& on) const {
     const auto pairs = static_cast<size_t>(tokens) * kTopk;
     const DeviceArray<float> on_x(x), on_shares(shares), delta(x.size());
-    const DeviceArray<int32_t> on_ids(ids), list(pairs), tile_count(1);
+    const DeviceArray<int32_t> on_ids(ids), tile_counts(kTileCounts),
+        list(static_cast<size_t>(max_places(static_cast<int64_t>(pairs), shape.experts)));
     const DeviceArray<ExpertTile> tiles(
         static_cast<size_t>(max_expert_tiles(static_cast<int64_t>(pairs), shape.experts, kMoeTileTokens)));
     const DeviceArray<float> hidden(pairs * static_cast<size_t>(shape.inter));
@@ -106,7 +107,7 @@ struct Case {
                             .delta = delta.get(),
                             .pairs = list.get(),
                             .tiles = tiles.get(),
-                            .tile_count = tile_count.get(),
+                            .tile_count = tile_counts.get(),
                             .down_out = out.get(),
                             .tokens = tokens,
                             .topk = kTopk,
@@ -114,8 +115,16 @@ struct Case {
                             .hidden = shape.hidden,
                             .inter = shape.inter,
                             .swiglu_limit = kLimit};
-    for (const auto launch : {PlainGroup::launch, PlainGateUp::launch, PlainDown::launch, PlainCombine::launch})
-      launch(args, on);
+    GroupTiles::launch({.expert_ids = on_ids.get(),
+                        .pairs = list.get(),
+                        .tiles = tiles.get(),
+                        .tile_counts = tile_counts.get(),
+                        .tokens = tokens,
+                        .topk = kTopk,
+                        .experts = shape.experts,
+                        .tile_tokens = kMoeTileTokens},
+                       on);
+    for (const auto launch : {PlainGateUp::launch, PlainDown::launch, PlainCombine::launch}) launch(args, on);
     return {hidden.host(), delta.host()};
   }
 };

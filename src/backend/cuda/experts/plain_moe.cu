@@ -7,57 +7,7 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarpLanes;
-constexpr int kGroupWarps = 32;
-constexpr int kMaxExperts = 1024;
 constexpr float kAlpha = 1.702f;  // torch/model.py swiglu
-
-// The pairs of expert `e`, in rising order: visits each with its rank among them. All lanes call it together.
-template <class Visit>
-__device__ int each_pair_of(const PlainMoeArgs& args, int e, const Visit& visit) {
-  const int lane = threadIdx.x % kWarpLanes, pairs = args.tokens * args.topk;
-  int found = 0;
-  for (int base = 0; base < pairs; base += kWarpLanes) {
-    const int pair = base + lane;
-    const bool mine = pair < pairs && args.own.number_of(args.expert_ids[pair]) == e;
-    const unsigned lanes = __ballot_sync(kAllLanes, mine);
-    if (mine) visit(pair, found + __popc(lanes & ((1u << lane) - 1)));
-    found += __popc(lanes);
-  }
-  return found;
-}
-
-// moe_group: pairs = the numbers token * topk + k, by expert, rising within one; tiles = at most 8 pairs of one expert
-// expert_ids int32 [tokens, topk]     pairs int32 [tokens * topk]     tiles, tile_count: plain_moe.h
-// grid one CTA, a warp per expert in turn     bytes 2 * experts * tokens * topk * 4, from L1     rounding: none
-__global__ void __launch_bounds__(kGroupWarps* kWarpLanes)
-    any_moe_group_pairs(const __grid_constant__ PlainMoeArgs args) {
-  __shared__ int counts[kMaxExperts], first_pair[kMaxExperts], first_tile[kMaxExperts];
-  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
-  for (int e = warp; e < args.experts; e += kGroupWarps) {
-    const int count = each_pair_of(args, e, [](int, int) {});
-    if (lane == 0) counts[e] = count;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int pairs = 0, tiles = 0;
-    for (int e = 0; e < args.experts; ++e) {
-      first_pair[e] = pairs;
-      first_tile[e] = tiles;
-      pairs += counts[e];
-      tiles += (counts[e] + kMoeTileTokens - 1) / kMoeTileTokens;
-    }
-    *args.tile_count = tiles;
-  }
-  __syncthreads();
-  for (int e = warp; e < args.experts; e += kGroupWarps) {
-    const int count = counts[e], first = first_pair[e];
-    each_pair_of(args, e, [&](int pair, int rank) { args.pairs[first + rank] = pair; });
-    for (int i = lane; i * kMoeTileTokens < count; i += kWarpLanes) {
-      const int from = i * kMoeTileTokens;
-      args.tiles[first_tile[e] + i] = {e, first + from, min(kMoeTileTokens, count - from)};
-    }
-  }
-}
 
 __device__ float swiglu(float gate, float up, float limit) {
   const float glu = fminf(gate, limit), linear_part = fminf(fmaxf(up, -limit), limit);
@@ -188,17 +138,11 @@ void require_plain(const PlainMoeArgs& args, Kernel name) {
   require_shape(args.hidden % kBlock == 0, name, "hidden a multiple of 32", args.hidden);
   require_shape(args.inter % kBlock == 0, name, "inter a multiple of 32", args.inter);
   require_shape(args.tokens > 0, name, "at least one token", args.tokens);
-  require_shape(args.experts > 0 && args.experts <= kMaxExperts, name, "1 to 1024 experts", args.experts);
+  require_shape(args.experts > 0, name, "at least one expert", args.experts);
   require_shape(plain_tiles(args) <= 65535, name, "at most 65535 tiles of pairs", plain_tiles(args));
 }
 
 }  // namespace
-
-void PlainGroup::launch(const Args& args, const Launch& on) {
-  require_plain(args, kName);
-  any_moe_group_pairs<<<1, kGroupWarps * kWarpLanes, 0, on.stream>>>(args);
-  launched(kName, on);
-}
 
 void PlainGateUp::launch(const Args& args, const Launch& on) {
   require_plain(args, kName);

@@ -1,5 +1,5 @@
 #pragma once
-// The experts with weights in row order: four kernels one after the other, of the same arguments. Pointers are device
+// The experts with weights in row order: three kernels one after the other, of the same arguments. Pointers are device
 // memory, weights as the checkpoint ships them. Plain C++.
 
 #include "backend/cuda/dense/gemm_plan.h"
@@ -26,20 +26,14 @@ struct PlainMoeArgs {
   const Bf16* down_bias = nullptr;        // [experts, hidden]
   float* hidden_out = nullptr;            // [tokens, topk, inter]: swiglu(...)
   float* delta = nullptr;                 // [tokens, hidden]
-  // Scratch
-  int32_t* pairs = nullptr;                                      // [tokens * topk] token * topk + k, grouped by expert
-  ExpertTile* tiles = nullptr;                                   // [max_expert_tiles]
-  int32_t* tile_count = nullptr;                                 // [1]
-  float* down_out = nullptr;                                     // [tokens, topk, hidden]
+  // Of GroupTiles, in tiles of kMoeTileTokens
+  const int32_t* pairs = nullptr;
+  const ExpertTile* tiles = nullptr;
+  const int32_t* tile_count = nullptr;
+  float* down_out = nullptr;                                     // scratch [tokens, topk, hidden]
   int tokens = 0, topk = 0, experts = 0, hidden = 0, inter = 0;  // experts: own ones
   float swiglu_limit = 0;
   OwnExperts own{};
-};
-struct PlainGroup {
-  static constexpr Kernel kName{"any_moe_group_pairs"};
-  static constexpr std::string_view kTile = "1 CTA";
-  using Args = PlainMoeArgs;
-  static void launch(const Args& args, const Launch& on);
 };
 struct PlainGateUp {
   static constexpr Kernel kName{"any_moe_gate_up_f32_mxfp4"};

@@ -17,48 +17,10 @@ void check_args(const Router::Args& a) {
                 "up to 9216 columns, a multiple of 8", a.hidden);
   require_shape((a.delta == nullptr) == (a.sum == nullptr) && (a.delta != nullptr || a.rest == nullptr), kName,
                 "a sum where there is a delta", a.tokens);
-  require_shape(
-      aligned(a.weight) && aligned(a.norm) && aligned(a.x) && (a.delta == nullptr || aligned(a.delta)) &&
-          (a.rest == nullptr || aligned(a.rest)) && (a.sum == nullptr || aligned(a.sum)) &&
-          (a.normed == nullptr || aligned(a.normed)) && aligned(a.rounded) && a.bias != nullptr && a.logits != nullptr,
-      kName, "weight, norm, x, delta, rest, sum, normed and rounded 16-byte aligned, bias and logits", a.tokens);
-}
-
-namespace {
-// What does not depend on the step's tokens.
-RouteCut route_parts(int64_t hidden, int64_t experts) {
-  constexpr int kMostGroups = kRouteWarps / 2, kMostSlices = 4;
-  const auto groups = static_cast<int>(ceil_div(experts, layout::kTileRows));
-  const int slices = layout::slices(hidden);
-  RouteCut plan{.groups = std::clamp(groups, 1, kMostGroups)};
-  plan.slices = std::min({std::max(1, slices), kRouteWarps / plan.groups, kMostSlices});
-  plan.parts = ceil_div(slices, plan.slices);
-  plan.columns = ceil_div(groups, plan.groups);
-  plan.pitch = plan.slices * layout::slice_blocks(hidden) * layout::kBlockK * 2 + 64;  // two tokens in other banks
-  plan.threads = plan.slices * plan.groups * layout::kWarpLanes;
-  return plan;
-}
-}  // namespace
-
-int64_t route_parts_floats(const RouteShape& s) {
-  return s.tokens * route_parts(s.hidden, s.experts).parts * s.experts;
-}
-
-RoutePlan plan_route(const RouteShape& s, int sms) {
-  constexpr int kFlagBytes = 16;
-  RouteCut cut = route_parts(s.hidden, s.experts);
-  // Tiles of 16 tokens where there are more CTAs than run at once with tiles of 8: W is read once per tile.
-  cut.tokens = route_tiles(s.tokens) * cut.parts * cut.columns <= sms ? kRouteTokens : 2 * kRouteTokens;
-  cut.tiles = static_cast<int>(ceil_div(s.tokens, cut.tokens));
-  cut.smem_bytes = 2 * cut.tokens * cut.pitch +
-                   cut.threads / layout::kWarpLanes * (cut.tokens / kRouteTokens) * layout::kStepBytes + kFlagBytes;
-  return {{.tile = fmt::format("{} experts x {} tokens, K in {} parts, grid {} x {} x {}, {} threads, {} B shared",
-                               cut.groups * layout::kTileRows, cut.tokens, cut.parts, cut.parts, cut.columns, cut.tiles,
-                               cut.threads, cut.smem_bytes),
-           .grid = int64_t{cut.parts} * cut.columns * cut.tiles,
-           .threads = cut.threads,
-           .smem_bytes = cut.smem_bytes},
-          cut};
+  require_shape(aligned(a.weight) && aligned(a.norm) && aligned(a.x) && (a.delta == nullptr || aligned(a.delta)) &&
+                    (a.rest == nullptr || aligned(a.rest)) && (a.sum == nullptr || aligned(a.sum)) &&
+                    aligned(a.normed) && a.bias != nullptr && a.logits != nullptr,
+                kName, "weight, norm, x, delta, rest, sum and normed 16-byte aligned, bias and logits", a.tokens);
 }
 
 bool norm_route_serves(const RouteShape& s) {
@@ -70,44 +32,32 @@ bool norm_route_serves(const RouteShape& s) {
 Plan plan_norm_route(const RouteShape& s) {
   constexpr int kBarrierBytes = 16;
   const auto hidden = static_cast<int>(s.hidden), rows = norm_route_rows(static_cast<int>(s.experts));
-  const int64_t clusters = ceil_div(s.tokens, kNormRouteTokens);
-  const int bytes = (rows + 2 * kNormRouteTokens + 2) * norm_route_pitch(hidden) +
-                    4 * (kNormRouteTokens * (hidden / static_cast<int>(layout::kPanelK)) + kNormRouteCtas * rows) +
-                    kBarrierBytes;
-  return {.tile = fmt::format("{} tokens x all experts, K in {} CTAs of a cluster, {} clusters, {} B shared",
-                              kNormRouteTokens, kNormRouteCtas, clusters, bytes),
+  const int tokens = norm_route_tokens(s.tokens);
+  const int64_t clusters = ceil_div(s.tokens, tokens);
+  const int bytes = (rows + 2 * tokens + 2) * norm_route_pitch(hidden) +
+                    4 * tokens * (hidden / static_cast<int>(layout::kPanelK) + rows) + kBarrierBytes;
+  return {.tile = fmt::format("{} tokens x all experts, K in {} CTAs of a cluster, {} clusters, {} B shared", tokens,
+                              kNormRouteCtas, clusters, bytes),
           .grid = clusters * kNormRouteCtas,
           .threads = kNormRouteThreads,
           .smem_bytes = bytes};
 }
 
-void check_args(const RouteTokens::Args& a) {
-  constexpr Kernel kName = RouteTokens::kName;
-  require_shape(a.tokens > 0 && a.tokens <= kRouteMaxTokens, kName, "1 to 512 tokens", a.tokens);
-  require_shape(layout::slices(a.hidden) > 0, kName, "hidden in slices of 192 or 256", a.hidden);
-  require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
-                "a topk of at most 32 and experts", a.topk);
-  require_shape(aligned(a.x) && aligned(a.weight) && aligned(a.bias) && aligned(a.logits) && a.ids != nullptr &&
-                    a.weights != nullptr && aligned(a.parts) && a.finished != nullptr,
-                kName, "x, weight, bias, logits and parts, 16-byte aligned, and the rest", a.experts);
-}
-
 void check_args(const NormRouteArgs& a) {
   constexpr Kernel kName{"norm_route"};
-  check_args(a.norm);
-  const RouteTokens::Args& r = a.route;
-  require_shape(norm_route_serves({r.tokens, r.hidden, r.experts}), kName,
-                "1 to 64 tokens, up to 128 experts in fours, hidden of 8 to 64 panels", r.hidden);
-  require_shape(!a.norm.sums.of_experts() && a.norm.sums.splits > 0 && a.norm.norm != nullptr &&
-                    a.norm.tokens == r.tokens && a.norm.hidden == r.hidden,
-                kName, "a norm of sums of the same tokens", r.tokens);
-  const GemmInput& rounded = a.norm.rounded;
-  require_shape(a.norm.normed != nullptr && !in_codes(rounded.type) && rounded.rows == 0 && !rounded.in_mxfp8, kName,
+  const NormSums::Args& norm = a.norm;
+  check_args(norm);
+  require_shape(norm_route_serves({norm.tokens, norm.hidden, a.experts}), kName,
+                "1 to 512 tokens, up to 128 experts in fours, hidden of 8 to 64 panels", norm.hidden);
+  require_shape(!norm.sums.of_experts() && norm.sums.splits > 0 && norm.norm != nullptr, kName, "a norm of sums",
+                norm.tokens);
+  const GemmInput& rounded = norm.rounded;
+  require_shape(norm.normed != nullptr && !in_codes(rounded.type) && rounded.rows == 0, kName,
                 "normed in f32, and rounded to 16 bits in rows", rounded.rows);
-  require_shape(r.topk > 0 && r.topk <= layout::kWarpLanes && r.topk <= r.experts, kName,
-                "a topk of at most 32 and experts", r.topk);
-  require_shape(aligned(r.weight) && aligned(r.bias) && aligned(r.logits) && r.ids != nullptr && r.weights != nullptr,
-                kName, "weight, bias and logits, 16-byte aligned, and the rest", r.experts);
+  require_shape(a.topk > 0 && a.topk <= layout::kWarpLanes && a.topk <= a.experts, kName,
+                "a topk of at most 32 and experts", a.topk);
+  require_shape(aligned(a.weight) && aligned(a.bias) && aligned(a.logits) && a.ids != nullptr && a.weights != nullptr,
+                kName, "weight, bias and logits, 16-byte aligned, and the rest", a.experts);
 }
 
 void check_args(const RouteSums::Args& a) {

@@ -1,10 +1,9 @@
 #include "backend/cuda/experts/route.h"
 
-#include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
-#include "backend/cuda/experts/route_tokens.cuh"
 #include "backend/cuda/experts/router.cuh"
 #include "backend/cuda/launch/chained_launch.cuh"
+#include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 #include <algorithm>
@@ -23,8 +22,30 @@ __global__ void __launch_bounds__(kWarps* kWarpLanes)
     any_top_experts_f32(const __grid_constant__ TopExperts::Args args) {
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
-  const int token = blockIdx.x * kWarps + threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
-  if (token < args.tokens) choose_experts(args, token, lane);
+  const int64_t token = blockIdx.x * kWarps + threadIdx.x / kWarpLanes;
+  const int lane = threadIdx.x % kWarpLanes;
+  if (token >= args.tokens) return;
+  constexpr int32_t kNone = 0x7fffffff;
+  const float* logits = args.logits + token * args.experts;
+  RankedValue found = {INFINITY, -1};  // before every expert
+  float first = 0, sum = 0, mine = 0;
+  for (int k = 0; k < args.topk; ++k) {
+    RankedValue best = {-INFINITY, kNone};
+    for (int e = lane; e < args.experts; e += kWarpLanes) {
+      const RankedValue candidate = {logits[e], e};
+      if (before(found, candidate) && before(candidate, best)) best = candidate;
+    }
+    found = warp_first(best);
+    if (found.idx == kNone) found.idx = k;  // only NaN logits come here: any expert, but one that exists
+    if (k == 0) first = found.value;
+    const float weight = expf(found.value - first);
+    sum += weight;
+    if (lane == k) {
+      mine = weight;
+      args.ids[token * args.topk + k] = found.idx;
+    }
+  }
+  if (lane < args.topk) args.weights[token * args.topk + lane] = mine / sum;
 }
 
 template <class Tile>
@@ -60,7 +81,7 @@ void launch_route_sums(const RouteSums::Args& args, const Launch& on) {
 
 void TopExperts::launch(const Args& args, const Launch& on) {
   require_shape(args.tokens > 0, kName, "at least one token", args.tokens);
-  require_shape(args.topk > 0 && args.topk <= kMaxTopk && args.topk <= args.experts, kName,
+  require_shape(args.topk > 0 && args.topk <= kWarpLanes && args.topk <= args.experts, kName,
                 "a topk of at most 32 and experts", args.topk);
   launch_chained(any_top_experts_f32, {kName, on, (args.tokens + kWarps - 1) / kWarps, kWarps * kWarpLanes}, args);
 }
@@ -68,15 +89,6 @@ void TopExperts::launch(const Args& args, const Launch& on) {
 void Router::launch(const Args& args, const Launch& on) {
   check_args(args);
   launch_chained(any_router_f32_bf16, {kName, on, args.experts, kRouterThreads, kRouterSharedBytes}, args);
-}
-
-void RouteTokens::launch(const Args& args, const RoutePlan& plan, const Launch& on) {
-  check_args(args);
-  const bool few = plan.cut.tokens == kRouteTokens;
-  auto* const kernel = layout::slice_blocks(args.hidden) == 6
-                           ? (few ? any_route_tokens_f32_bf16<6, 8> : any_route_tokens_f32_bf16<6, 16>)
-                           : (few ? any_route_tokens_f32_bf16<8, 8> : any_route_tokens_f32_bf16<8, 16>);
-  launch_chained(kernel, planned(kName, plan, on), args, plan.cut);
 }
 
 void RouteSums::launch(const Args& args, const Launch& on) {

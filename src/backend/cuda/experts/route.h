@@ -8,8 +8,8 @@
 
 namespace nibble::backend::cuda {
 
-// sum = x + delta + rest; normed = rmsnorm(sum) * norm, once as it is and once rounded for the experts; logits[t, e] =
-// normed[t] · W[e] + bias[e]. One CTA per expert; W stays in row order.
+// sum = x + delta + rest; normed = rmsnorm(sum) * norm, rounded for the experts; logits[t, e] = rmsnorm(sum[t]) * norm
+// · W[e] + bias[e]. One CTA per expert; W stays in row order.
 struct Router {
   static constexpr Kernel kName{"any_router_f32_bf16"};
   struct Args {
@@ -20,8 +20,7 @@ struct Router {
     const Bf16* norm = nullptr;    // [hidden]
     const Bf16* weight = nullptr;  // [experts, hidden]
     const Bf16* bias = nullptr;    // [experts]
-    float* normed = nullptr;       // [tokens, hidden]; may be none
-    F16* rounded = nullptr;        // [tokens, hidden]; may be none
+    F16* normed = nullptr;         // [tokens, hidden]
     float* logits = nullptr;       // [tokens, experts]
     int hidden = 0, experts = 0, tokens = 0;
     float eps = 0;
@@ -45,51 +44,9 @@ struct TopExperts {
   static void launch(const Args& args, const Launch& on);
 };
 
-// What a router's shape is made of, and how any_route_tokens cuts it. Grid: parts of K x columns of experts x tiles of
-// tokens. A CTA has a warp per slice of its part and group of 16 experts. Parts are fixed by hidden and experts.
-struct RouteShape {
-  int64_t tokens = 0, hidden = 0, experts = 0;
-};
-struct RouteCut {
-  int tiles = 0, tokens = 0;              // tokens: of a tile
-  int parts = 0, slices = 0, groups = 0;  // slices of a part, groups of a column: at most
-  int columns = 0;
-  int pitch = 0;  // bytes of a token's x in shared memory
-  int threads = 0, smem_bytes = 0;
-};
-struct RoutePlan : Plan {
-  RouteCut cut;  // for the kernel
-};
-[[nodiscard]] RoutePlan plan_route(const RouteShape& shape, int sms);
-// Size of RouteTokens::Args::parts.
-[[nodiscard]] int64_t route_parts_floats(const RouteShape& shape);
-
-// logits[t, e] = x[t] · W[e] + bias[e]; the topk largest by falling logit (the lower id first on a tie), and the
-// softmax over them. x is rounded to two bf16 (16 bits). `hidden` fixes the order of a sum, so other tokens do not
-// change a token's bits.
-struct RouteTokens {
-  static constexpr Kernel kName{"any_route_tokens_f32_bf16"};
-  struct Args {
-    const float* x = nullptr;                           // [tokens, hidden]
-    const Bf16* weight = nullptr;                       // [experts, hidden]
-    const Bf16* bias = nullptr;                         // [experts]
-    float* logits = nullptr;                            // [tokens, experts]
-    int32_t* ids = nullptr;                             // [tokens, topk]
-    float* weights = nullptr;                           // [tokens, topk]
-    float* parts = nullptr;                             // scratch [route_parts_floats], 16-byte aligned
-    int* finished = nullptr;                            // scratch [route_tiles(tokens)]: zero before and after
-    int tokens = 0, hidden = 0, experts = 0, topk = 0;  // hidden: in slices (layout/mx_a_m16k32.h)
-  };
-  static void launch(const Args& args, const RoutePlan& plan, const Launch& on);
-};
-void check_args(const RouteTokens::Args& args);
-inline constexpr int kRouteTokens = 8;                   // of a tile, or twice as many
-inline constexpr int kRouteMaxTokens = 512;              // more: RouteSums
-inline constexpr int kRouteWarps = 16, kRouteParts = 8;  // of a CTA; of K: at most
-[[nodiscard]] constexpr int64_t route_tiles(int64_t tokens) { return (tokens + kRouteTokens - 1) / kRouteTokens; }
-
-// Adds sums and bias to x[t] as NormSums::Args does; inverse[t] = 1 / sqrt(mean(x[t]^2) + eps). Then chooses experts as
-// RouteTokens::Args does, for inverse[t] * x[t] * norm, which is split into two bf16.
+// Adds sums and bias to x[t] as NormSums::Args does; inverse[t] = 1 / sqrt(mean(x[t]^2) + eps). logits[t, e] =
+// inverse[t] * x[t] * norm · W[e] + router_bias[e], where norm * x is split into two bf16 (16 bits). Then the choice of
+// TopExperts.
 struct RouteSums {
   static constexpr Kernel kName{"any_route_sums"};
   static constexpr std::string_view kTile = "32 or 64 tokens per CTA";
@@ -112,15 +69,25 @@ struct RouteSums {
 void check_args(const RouteSums::Args& args);
 inline constexpr int kRouteSumsExperts = 128;  // at most: what a warp's registers hold
 
-// Norm and router of few tokens in one launch: norm's sums and no experts, normed in f32 and rounded to 16 bits in
-// rows; route's x is what is normed.
+// Norm and router in one launch: norm's sums and no experts, normed in f32 and rounded to 16 bits in rows; then the
+// choice of TopExperts. norm * x is split into two bf16, and hidden fixes the order of a sum: other tokens do not
+// change a token's bits.
 struct NormRouteArgs {
   NormSums::Args norm;
-  RouteTokens::Args route;  // without x, parts and finished
+  const Bf16 *weight = nullptr, *bias = nullptr;  // [experts, hidden], [experts]
+  float* logits = nullptr;                        // [tokens, experts]
+  int32_t* ids = nullptr;                         // [tokens, topk]
+  float* weights = nullptr;                       // [tokens, topk]
+  int experts = 0, topk = 0;
 };
-// A cluster of CTAs per eight tokens, of which each has some of the panels of 64 columns and chooses for one token.
-inline constexpr int kNormRouteCtas = 8, kNormRouteTokens = 8, kNormRouteThreads = 512;
-inline constexpr int kNormRouteExperts = 128, kNormRouteMaxTokens = 64;  // at most; beyond, W would be read too often
+struct RouteShape {
+  int64_t tokens = 0, hidden = 0, experts = 0;
+};
+// A cluster of CTAs, of which each has some of the panels of 64 columns and chooses for some of the tokens.
+inline constexpr int kNormRouteCtas = 8, kNormRouteThreads = 512;
+// A cluster's tokens. Few are fastest as long as their clusters do not read W too often (docs/decisions/0053).
+[[nodiscard]] constexpr int norm_route_tokens(int64_t tokens) { return tokens <= 64 ? 8 : tokens <= 128 ? 16 : 32; }
+inline constexpr int kNormRouteExperts = 128, kNormRouteMaxTokens = 512;    // at most; more: RouteSums
 inline constexpr int kNormRoutePanels = kNormHidden / 64 / kNormRouteCtas;  // of a CTA, at most
 struct NormRoutePart {
   int first = 0, panels = 0;

@@ -1,6 +1,6 @@
 #pragma once
 // router: sum = x, or x + delta + rest; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
-// source: torch/model.py MLPBlock     x, delta, sum, logits, normed f32     x [tokens, hidden]     W bf16 [experts,
+// source: torch/model.py MLPBlock     x, delta, sum, logits f32, normed f16     x [tokens, hidden]     W bf16 [experts,
 // hidden] grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one
 // reduction bytes, flops: cost(Router::Args)     rounding: f32, order fixed by hidden
 
@@ -37,7 +37,7 @@ struct RouterRow {
   __device__ __forceinline__ float sum(int i) const { return x[i] + delta[i] + rest[i]; }
 };
 
-// sum, normed and rounded, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …,
+// sum and normed, which the CTAs share: this one has groups of eight columns blockIdx.x, blockIdx.x + grid, …,
 // a warp those of a token.
 template <class Inverse>
 __device__ __forceinline__ void write_normed(const Router::Args& a, const Inverse& inverse_of) {
@@ -54,10 +54,9 @@ __device__ __forceinline__ void write_normed(const Router::Args& a, const Invers
       for (int i = 0; i < 8; ++i) x[i] = row.sum(i);
       if (a.sum != nullptr) write_floats(a.sum + at, x);
       for (int i = 0; i < 8; ++i) x[i] *= inverse * factor[i];
-      if (a.normed != nullptr) write_floats(a.normed + at, x);
       uint32_t pairs[4];
       for (int i = 0; i < 4; ++i) pairs[i] = ptx::pack_f16(x[2 * i], x[2 * i + 1]);
-      *reinterpret_cast<uint4*>(a.rounded + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+      *reinterpret_cast<uint4*>(a.normed + at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
     }
 }
 

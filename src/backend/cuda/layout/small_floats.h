@@ -42,14 +42,6 @@ struct E2m1Pairs {
 [[nodiscard]] constexpr uint32_t half_of_code(uint32_t code) { return (code & 8u) << 12 | (code & 7u) << 9; }
 [[nodiscard]] constexpr uint32_t code_of_half(uint32_t half) { return (half >> 12 & 8u) | (half >> 9 & 7u); }
 
-// Codes as signed bytes of twice their value, four consecutive k of a row to a word: what dp4a multiplies.
-// widen_e2m1x8 makes a code the f16 number v * 2^-14. Times 2^15 plus 1536 it is 1536 + 2 v, whose
-// mantissa counts in ones: its low byte is 2 v in two's complement.
-inline constexpr uint32_t kInt8FromE2m1Factor = 0x78007800u;  // 2^15, twice
-inline constexpr uint32_t kInt8FromE2m1Add = 0x66006600u;     // 1536, twice
-// A weight is its byte times scale_of (mx_a_m16k32.h) times this: half of it, and 2^-14 that the scale holds too much.
-inline constexpr float kE2m1FromInt8 = 0x1p-15f;
-
 // The words of widen_e2m1x8 as bytes of e5m2: a register of the block-scaled mma.sync.m16n8k32 for each of a lane's two
 // rows. The upper byte of an f16 number *is* an e5m2 number, so a code in bits 7 and 3..1 of a byte is its value times
 // 2^-14, subnormal included, and the packed scales, 14 too large, already undo that (mx_a_m16k32.h). As e2m1 in its own

@@ -59,7 +59,7 @@ RowOrderArena carve_row_order(const BackendConfig& config, Carver& carver) {
 
 PackedArena carve_packed(const ArenaNeeds& needs, Carver& carver) {
   const Dims& d = needs.config.dims;
-  const int64_t tokens = needs.config.max_tokens, routed = std::min<int64_t>(tokens, kRouteMaxTokens);
+  const int64_t tokens = needs.config.max_tokens;
   PackedArena a;
   if (!page_type(needs.kv).alone) a.qkv = carver.take<float>(tokens * (d.q_width() + 2 * d.kv_width()));
   a.expert_hidden = carver.take<F16>(tokens * d.topk * layout::block_pair_width(d.inter));
@@ -68,8 +68,6 @@ PackedArena carve_packed(const ArenaNeeds& needs, Carver& carver) {
   a.inverse = carver.take<float>(tokens);
   a.normed = carver.take<F16>(tokens * d.hidden);
   a.down_finished = carver.take_zeros<int>(d.hidden / layout::kTileRows);
-  a.route_parts = carver.take<float>(route_parts_floats({routed, d.hidden, d.experts}));
-  a.route_finished = carver.take_zeros<int>(route_tiles(routed));
   return a;
 }
 

@@ -72,8 +72,6 @@ struct PackedArena {
   float* inverse = nullptr;       // [tokens] 1 / rms of residual, of the last route
   F16* normed = nullptr;          // [tokens, hidden] what the experts multiply
   int* down_finished = nullptr;   // [hidden / 16] zero between launches
-  float* route_parts = nullptr;   // [route_parts_floats(min(tokens, 512))]
-  int* route_finished = nullptr;  // [route_tiles(min(tokens, 512))] zero between steps
 };
 
 // Around GEMMs.

@@ -42,8 +42,6 @@ void check_args(const NormSums::Args& a) {
       kName, "panels of 64 columns whose rows hold the tokens", a.rounded.rows);
   require_shape(!in_codes(a.rounded.type) || (a.rounded.rows == 0 && a.hidden % layout::kBlockPairK == 0), kName,
                 "MX blocks in rows of pairs of them", a.hidden);
-  require_shape(!a.rounded.in_mxfp8 || (!in_codes(a.rounded.type) && a.hidden % layout::kBlockK == 0), kName,
-                "whole blocks of 32 where values are rounded", a.hidden);
 }
 
 void check_args(const Combine::Args& a) {
@@ -55,8 +53,7 @@ void check_args(const Combine::Args& a) {
   require_shape(a.sums.splits > 0 && a.sums.order != SplitSums::Order::kRows, kName, "sums by tiles, or of experts",
                 a.sums.splits);
   require_shape(!a.sums.of_experts() || a.ids != nullptr, kName, "experts with ids", a.sums.splits);
-  require_shape((a.rows != nullptr) != (a.tiles != nullptr) && (a.rows != nullptr ? aligned(a.rows) : aligned(a.tiles)),
-                kName, "rows or tiles, 16-byte aligned", a.hidden);
+  require_shape(aligned(a.tiles), kName, "tiles, 16-byte aligned", a.hidden);
 }
 
 void check_args(const RopeSums::Args& a) {

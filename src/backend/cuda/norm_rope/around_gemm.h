@@ -49,12 +49,12 @@ inline constexpr int kNormHidden = 4096;
 // One rank's delta as a row per token, for the sum over ranks: bias + the sums, of its own experts alone.
 struct Combine {
   static constexpr Kernel kName{"any_combine_f32"};
+  static constexpr std::string_view kTile = "half a row tile of a token per thread";
   struct Args {
     SplitSums sums{};              // rows: hidden; of a GEMM by tiles
     const Bf16* bias = nullptr;    // [hidden], with splits of a GEMM
     const int32_t* ids = nullptr;  // [tokens, topk], with experts: the router's
     OwnExperts own{};
-    float* rows = nullptr;       // [tokens, hidden] out, or
     uint16_t* tiles = nullptr;   // out: bf16 where place_in_sums says, unless `places` sends it away
     PartPlaces places{};         // where tiles are sent
     int tokens = 0, hidden = 0;  // hidden: a multiple of 16, up to kNormHidden

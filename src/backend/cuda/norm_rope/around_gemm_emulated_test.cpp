@@ -6,11 +6,9 @@
 #include "backend/cuda/testing/route.h"
 #include "backend/cuda/testing/split_gemm.h"
 #include "backend/cuda/comm/testing/combine.h"
-#include "backend/cuda/norm_rope/norm_experts.cuh"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 #include "backend/cuda/norm_rope/rope_sums.cuh"
 #include "backend/cuda/experts/route_sums.cuh"
-#include "backend/cuda/experts/route_tokens.cuh"
 #include "backend/cuda/arch/sm90/norm_route.cuh"
 #include "backend/cuda/arch/sm90/split_gemm.cuh"
 #include "backend/cuda/testing/attend.h"
@@ -65,16 +63,13 @@ TEST(around_gemm_emulated, norm_adds_the_delta_and_rounds_for_every_reader) {
                           run);
     check_norm<HostArray>({.tokens = 3, .hidden = 192, .topk = 4, .type = codes}, run);
   }
-  check_norm<HostArray>({.tokens = 2, .hidden = 192, .splits = 2, .in_mxfp8 = true}, run);
-  check_norm<HostArray>({.tokens = 9, .hidden = 192, .topk = 4, .panels = true, .in_mxfp8 = true}, run);
-  check_norm<HostArray>({.tokens = 2, .hidden = 2880, .topk = 4, .in_mxfp8 = true}, run);
   check_norm<HostArray>({.tokens = 2, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
 }
 
-// A rank's part of a token, in rows or by tiles: NormCase's delta without x, of its experts.
-void check_combine(const NormCase& c, const OwnExperts& own, bool by_tiles) {
+// A rank's part of a token: NormCase's delta without x, of its experts.
+void check_combine(const NormCase& c, const OwnExperts& own) {
   SCOPED_TRACE(testing::Message() << c.tokens << " tokens, hidden " << c.hidden << ", " << c.splits << " splits, top "
-                                  << c.topk << ", own from " << own.first << (by_tiles ? ", by tiles" : ""));
+                                  << c.topk << ", own from " << own.first);
   NormInput in(c);
   std::fill(in.x.begin(), in.x.end(), 0.0f);
   std::vector<int32_t> ids;
@@ -84,15 +79,13 @@ void check_combine(const NormCase& c, const OwnExperts& own, bool by_tiles) {
     if (own.number_of(ids[pair]) >= 0) continue;  // others' rows hold what nobody may read
     for (size_t d = 0; d < width; ++d) in.y16[pair * width + d] = Bf16{0x7fff}, in.y[pair * width + d] = std::nanf("");
   }
-  std::vector<float> rows(static_cast<size_t>(c.tokens) * width, std::nanf(""));
   std::vector<uint16_t> tiles(static_cast<size_t>(split_pitch(c.tokens, c.hidden)), 0x7fff);
   const void* const experts = in.of_bf16() ? static_cast<const void*>(in.y16.data()) : in.y.data();
   const Combine::Args args{.sums = in.sums_at(in.sums.values.data(), experts, in.weights.data()),
                            .bias = c.splits > 0 ? in.bias.data() : nullptr,
                            .ids = ids.data(),
                            .own = own,
-                           .rows = by_tiles ? nullptr : rows.data(),
-                           .tiles = by_tiles ? tiles.data() : nullptr,
+                           .tiles = tiles.data(),
                            .tokens = c.tokens,
                            .hidden = c.hidden};
   check_args(args);
@@ -102,44 +95,23 @@ void check_combine(const NormCase& c, const OwnExperts& own, bool by_tiles) {
   for (int t = 0; t < c.tokens; ++t)
     for (int d = 0; d < c.hidden; ++d) {
       const auto [want, size] = in.residual(static_cast<size_t>(t), static_cast<size_t>(d));
-      const float got = by_tiles ? Bf16{tiles[static_cast<size_t>(place_in_sums(c.tokens, t, d))]}.to_float()
-                                 : rows[static_cast<size_t>(t) * width + static_cast<size_t>(d)];
-      ASSERT_NEAR(got, want, 0x1p-21 * (size + 1) + (by_tiles ? 0x1p-8 * std::abs(want) : 0))
-          << "token " << t << ", dim " << d;
+      const float got = Bf16{tiles[static_cast<size_t>(place_in_sums(c.tokens, t, d))]}.to_float();
+      ASSERT_NEAR(got, want, 0x1p-21 * (size + 1) + 0x1p-8 * std::abs(want)) << "token " << t << ", dim " << d;
     }
 }
 
 TEST(around_gemm_emulated, combine_makes_a_row_per_token_of_a_rank) {
-  for (const bool by_tiles : {false, true}) {
-    check_combine({.tokens = 11, .hidden = 2880, .splits = 5}, {}, by_tiles);
-    check_combine({.tokens = 2, .hidden = 192, .splits = 1}, {}, by_tiles);
-    for (const OwnExperts& own : {OwnExperts{}, OwnExperts{2, 3}, OwnExperts{6, 2}}) {
-      check_combine({.tokens = 9, .hidden = 192, .topk = 4}, own, by_tiles);
-      check_combine({.tokens = 3, .hidden = 2880, .topk = 4, .experts = SplitSums::Order::kExpertsF32}, own, by_tiles);
-    }
+  check_combine({.tokens = 11, .hidden = 2880, .splits = 5}, {});
+  check_combine({.tokens = 2, .hidden = 192, .splits = 1}, {});
+  for (const OwnExperts& own : {OwnExperts{}, OwnExperts{2, 3}, OwnExperts{6, 2}}) {
+    check_combine({.tokens = 9, .hidden = 192, .topk = 4}, own);
+    check_combine({.tokens = 3, .hidden = 2880, .topk = 4, .experts = SplitSums::Order::kExpertsF32}, own);
   }
-}
-
-TEST(around_gemm_emulated, norm_of_experts_takes_tokens_in_turn) {
-  const auto run = [](const NormSums::Args& args) {
-    emulate(2, norm_threads(args.hidden), [&] { any_norm_experts_f32<kNormMaxThreads>(args); });
-  };
-  for (const int tokens : {2, 3, 9}) {
-    check_norm<HostArray>({.tokens = tokens, .hidden = 192, .topk = 6, .panels = true, .normed = false}, run);
-    check_norm<HostArray>({.tokens = tokens, .hidden = 2880, .topk = 4, .type = InputType::kBf16}, run);
-  }
-  check_norm<HostArray>({.tokens = 5, .hidden = 384, .topk = 32, .type = InputType::kMxfp8}, run);
-  check_norm<HostArray>({.tokens = 5, .hidden = 200, .topk = 1, .normed = false, .rounded = false}, run);
-  check_norm<HostArray>({.tokens = 7, .hidden = 192, .topk = 4, .panels = true, .in_mxfp8 = true}, run);
 }
 
 template <class Rows>
 void emulate_rope_sums(const RopeSums::Args& args) {
-  if (!rope_by_heads(args)) return emulate(rope_ctas(args), kRopeThreads, [&] { rope_sums<Rows>(args); });
-  const emulation::Launch launch{.grid = static_cast<int>(rope_head_groups(args)),
-                                 .threads = kRopeThreads,
-                                 .grid_y = static_cast<int>(rope_token_groups(args))};
-  ASSERT_EQ(emulation::run(launch, [&] { rope_heads<Rows>(args); }), "");
+  emulate(rope_ctas(args), kRopeThreads, [&] { rope_sums<Rows>(args); });
 }
 
 TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
@@ -150,32 +122,9 @@ TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_ca
       run);
   check_rope<HostArray>({.tokens = 70, .heads = 1, .kv_heads = 1, .splits = 2, .type = KvDtype::kE4m3}, run);
   for (const int splits : {1, kMaxSplits}) check_rope<HostArray>({.tokens = 9, .kv_heads = 1, .splits = splits}, run);
-  // Prompts: heads of q, k and v in one CTA or not; the last CTA's of fewer heads and tokens.
   for (const KvDtype type : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3})
     for (const int heads : {2, 3, 8})
       check_rope<HostArray>({.tokens = 37, .heads = heads, .kv_heads = 2, .type = type}, run);
-}
-
-TEST(around_gemm_emulated, route_chooses_the_largest_logits_whoever_shares_the_step) {
-  const auto run = [](const RouteTokens::Args& args) {
-    const RoutePlan plan = plan_route({args.tokens, args.hidden, args.experts}, 3);
-    const auto with = [&]<int kTokens>() {
-      emulate(static_cast<int>(plan.grid), plan.threads, [&] {
-        if (layout::slice_blocks(args.hidden) == 6) {
-          any_route_tokens_f32_bf16<6, kTokens>(args, plan.cut);
-        } else {
-          any_route_tokens_f32_bf16<8, kTokens>(args, plan.cut);
-        }
-      });
-    };
-    plan.cut.tokens == 8 ? with.operator()<8>() : with.operator()<16>();
-  };
-  for (const int tokens : {9, 35})  // the second part is short
-    check_route<HostArray>({.tokens = tokens, .hidden = 576, .experts = 128, .topk = 4}, run);
-  check_route<HostArray>({.tokens = 20, .hidden = 1280, .experts = 150, .topk = 3}, run);
-  check_route<HostArray>({.tokens = 17, .hidden = 512, .experts = 20, .topk = 2}, run);
-  check_route<HostArray>({.tokens = 3, .hidden = 192, .experts = 130, .topk = 1}, run);
-  check_route<HostArray>({.tokens = 2, .hidden = 192, .experts = 300, .topk = 32}, run);  // beyond what lanes hold
 }
 
 template <class Tile>
@@ -206,13 +155,22 @@ TEST(around_gemm_emulated, route_of_many_tokens_keeps_what_16_bits_of_x_would_lo
                               emulate_route_sums<RouteSumsFew<16, 0>>);
 }
 
+template <class Tile>
+void emulate_norm_route(const NormRouteArgs& args, const Plan& plan) {
+  const NormRouteShared<Tile> shared(smem, args.norm.hidden, args.experts);
+  ASSERT_EQ(shared.end(), static_cast<uint32_t>(plan.smem_bytes));
+  const emulation::Launch launch{
+      .grid = static_cast<int>(plan.grid), .threads = plan.threads, .cluster = kNormRouteCtas, .predecessor = {}};
+  ASSERT_EQ(emulation::run(launch, [&] { sm90_norm_route<Tile>(args); }), "");
+}
+
 TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
   const auto run = [](const NormRouteArgs& args, const Plan& plan) {
-    const NormRouteShared shared(smem, args.norm.hidden, args.route.experts);
-    ASSERT_EQ(shared.end(), static_cast<uint32_t>(plan.smem_bytes));
-    const emulation::Launch launch{
-        .grid = static_cast<int>(plan.grid), .threads = plan.threads, .cluster = kNormRouteCtas, .predecessor = {}};
-    ASSERT_EQ(emulation::run(launch, [&] { sm90_norm_route(args); }), "");
+    switch (norm_route_tokens(args.norm.tokens)) {
+      case 8: return emulate_norm_route<NormRouteTile<8>>(args, plan);
+      case 16: return emulate_norm_route<NormRouteTile<16>>(args, plan);
+      default: return emulate_norm_route<NormRouteTile<32>>(args, plan);
+    }
   };
   check_norm_route<HostArray>({.tokens = 5, .hidden = 2880, .splits = 5}, {.experts = 128, .topk = 4}, run);
   check_norm_route<HostArray>({.tokens = 9, .hidden = 576, .splits = 1, .type = InputType::kBf16},
@@ -221,6 +179,9 @@ TEST(around_gemm_emulated, norm_route_norms_and_chooses_in_a_cluster) {
                               run);
   check_norm_route<HostArray>({.tokens = 8, .hidden = 512, .splits = 1, .order = SplitSums::Order::kRows},
                               {.experts = 4, .topk = 1}, run);
+  for (const int tokens : {65, 133})  // of clusters of 16 and of 32; the last ones are not full
+    for (const int experts : {20, 128})
+      check_norm_route<HostArray>({.tokens = tokens, .hidden = 576, .splits = 2}, {.experts = experts, .topk = 4}, run);
 }
 
 TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {

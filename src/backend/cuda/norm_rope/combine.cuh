@@ -2,16 +2,16 @@
 // combine: bias + Σ_s sums[s, t], or Σ_k weights[t, k] sums[t, k] over a rank's own experts, a row per token: what
 // ranks add up is then no more than that     source: torch/model.py MLPBlock; arguments: around_gemm.h Combine::Args
 // sums bf16 by tiles; of experts f32 or bf16 [tokens, topk, hidden]
-// out  f32 [tokens, hidden], or bf16 by tiles
-// grid half a row tile of a token per thread: CTAs of a token, or of eight, whose tiles fill lines, by a part of the
-// row bytes, flops: cost(), and what PartPlaces sends crosses the link meanwhile rounding: f32 in a fixed order, the
-// result once
+// out  bf16 by tiles
+// grid half a row tile of a token per thread: CTAs of eight tokens, whose tiles fill lines, by a part of the row
+// bytes, flops: cost(), and what PartPlaces sends crosses the link meanwhile
+// rounding: f32 in a fixed order, the result once
 
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 
 namespace nibble::backend::cuda {
 
-// CTAs that make tiles. 480 threads are a sixth of a row of 2880.
+// 480 threads are a sixth of a row of 2880.
 inline constexpr int kCombineThreads = 480;
 [[nodiscard]] constexpr int combine_parts(int hidden) { return (hidden + kCombineThreads - 1) / kCombineThreads; }
 
@@ -41,18 +41,11 @@ __device__ __forceinline__ HalfTile half_tile_at(int tokens, int hidden, int64_t
   return {tokens, hidden, token, 2 * tile + place % 2};
 }
 
-template <SplitSums::Order kOrder>
-__device__ __forceinline__ void combine_row(const Combine::Args& a) {
-  const HalfTile half{a.tokens, a.hidden, static_cast<int>(blockIdx.x), static_cast<int>(threadIdx.x)};
-  if (half.row() >= a.hidden) return;
-  Quad sum[2];
-  combine_half<kOrder>(a, half, sum);
-  for (int q = 0; q < 2; ++q) sum[q].store(a.rows + int64_t{half.token} * a.hidden + half.row() + 8 * q);
-}
-
 // Eight tokens have a block of 256 bytes of every row tile: 16 threads'.
 template <SplitSums::Order kOrder>
-__device__ __forceinline__ void combine_tiles(const Combine::Args& a) {
+__global__ void __launch_bounds__(kCombineThreads) any_combine_f32(const __grid_constant__ Combine::Args a) {
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
   const auto blocks = static_cast<int>(gridDim.x), own = static_cast<int>(threadIdx.x) % 16;
   const int tile = static_cast<int>(blockIdx.y) * (kCombineThreads / 16) + static_cast<int>(threadIdx.x) / 16;
   if (tile >= a.hidden / layout::kTileRows) return;
@@ -65,13 +58,6 @@ __device__ __forceinline__ void combine_tiles(const Combine::Args& a) {
   const uint4 values = bf16_of(sum);
   *reinterpret_cast<uint4*>(to) = values;
   if (uint32_t* const copy = a.places.copy(block); copy != nullptr) *reinterpret_cast<uint4*>(copy + 4 * own) = values;
-}
-
-template <SplitSums::Order kOrder>
-__global__ void __launch_bounds__(kNormMaxThreads) any_combine_f32(const __grid_constant__ Combine::Args a) {
-  ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
-  a.rows != nullptr ? combine_row<kOrder>(a) : combine_tiles<kOrder>(a);
 }
 
 }  // namespace nibble::backend::cuda

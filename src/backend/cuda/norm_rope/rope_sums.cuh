@@ -3,11 +3,10 @@
 // k; k and v into their slots           source: torch/model.py RotaryEmbedding; arguments: around_gemm.h RopeSums::Args
 // sums f32 [splits] of [tokens, rows], or bf16 by tiles: a tile of 16 rows holds 8 d of a head, and their 8 d + 32
 // q    f32 [tokens, heads, 64]     keys, values [page, kv_heads, kPageTokens, 64]
-// grid a thread per half tile, of prompts per two; a warp has a head of the even or the odd four of eight tokens: of
-//      tiles whole lines
+// grid a thread per half tile; a warp has a head of the even or the odd four of eight tokens: of tiles whole lines
 // bytes, flops: cost()
 // measured 2026-11-22 (H200, 120b, three splits in f32): 16 tokens 1.6 us, 64 2.4, 256 6.1; 2026-11-26 (H100, one split
-//      by tiles): 512 4.7, 2048 22.5, 8192 84 (2.8 TB/s); with a head a thread 4.9, 24.4, 92
+//      by tiles): 512 4.9, 2048 24.4, 8192 92 (2.6 TB/s)
 // rounding: f32, splits in their order
 
 #include "backend/cuda/norm_rope/around_gemm.h"
@@ -117,65 +116,6 @@ __device__ __forceinline__ void rope_sums(const RopeSums::Args& a) {
 
 __global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_constant__ RopeSums::Args a) {
   rope_sums<PageRows>(a);
-}
-
-// A prompt's sums: one split, by tiles. A thread has its half tile of two heads: what they share is loaded once, what
-// they do not is under way together. More heads are no faster (H100: 5 and 8 at 512 tokens slower). A CTA has them of
-// 32 tokens.
-inline constexpr int kRopeHeads = 2, kRopeTokens = kRopeThreads / kRopeRows;
-[[nodiscard]] constexpr bool rope_by_heads(const RopeSums::Args& a) {
-  return a.sums.splits == 1 && a.sums.order == SplitSums::Order::kTiles;
-}
-[[nodiscard]] constexpr int64_t rope_head_groups(const RopeSums::Args& a) {
-  return (a.rows() / kGemvHeadDim + kRopeHeads - 1) / kRopeHeads;
-}
-[[nodiscard]] constexpr int64_t rope_token_groups(const RopeSums::Args& a) {
-  return (a.tokens + kRopeTokens - 1) / kRopeTokens;
-}
-
-template <class Rows>
-__device__ __forceinline__ void rope_heads(const RopeSums::Args& a) {
-  constexpr int kHalves = 2 * kHeadTiles, kTokens = kWarpLanes / kHalves;
-  const unsigned lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes, own = lane % kHalves;
-  const int heads = a.rows() / kGemvHeadDim, first_head = static_cast<int>(blockIdx.x) * kRopeHeads;
-  const int first = static_cast<int>(blockIdx.y * kRopeTokens + warp / 2 * (2 * kTokens) + warp % 2);
-  const int token = min(first + static_cast<int>(lane / kHalves) * 2, a.tokens - 1);  // beyond, as others do
-  const int d = static_cast<int>(own / 2 * 8 + own % 2 * 4);
-  ptx::grid_dependency_launch();
-  if (first >= a.tokens) return;
-  uint2 bias[kRopeHeads][2];
-#pragma unroll
-  for (int h = 0; h < kRopeHeads; ++h) {
-    const int head = min(first_head + h, heads - 1);
-    const auto* const from = reinterpret_cast<const uint2*>(a.bias + head * kGemvHeadDim + d);
-    bias[h][0] = from[0];
-    bias[h][1] = from[kHalfHead / 4];
-  }
-  ptx::grid_dependency_wait();
-  const Quad cosine = Quad::of(*reinterpret_cast<const float4*>(a.cosine + token * kHalfHead + d)),
-             sine = Quad::of(*reinterpret_cast<const float4*>(a.sine + token * kHalfHead + d));
-  const int slot = first_head + kRopeHeads <= a.heads ? 0 : a.kv_slots[token];
-  const int64_t row = int64_t{first_head} * kGemvHeadDim + static_cast<int>(own / 2 * layout::kTileRows + own % 2 * 4);
-  const auto* const from = static_cast<const uint16_t*>(a.sums.at) + place_in_sums(a.tokens, token, row);
-  const int64_t pitch = split_pitch(a.tokens, kGemvHeadDim);  // to the next head
-  uint4 sums[kRopeHeads];
-#pragma unroll
-  for (int h = 0; h < kRopeHeads; ++h)
-    if (first_head + h < heads) sums[h] = *reinterpret_cast<const uint4*>(from + h * pitch);
-#pragma unroll
-  for (int h = 0; h < kRopeHeads; ++h) {
-    const int head = first_head + h;
-    if (head >= heads) return;
-    HeadQuads quads{token, head, d, {}, {}};
-    quads.start(bias[h]);
-    HalfTile::add_pairs(sums[h], quads.first, quads.second);
-    if (head < a.heads + a.kv_heads) quads.rotate(cosine, sine);
-    quads.store<Rows>(a, slot);
-  }
-}
-
-__global__ void __launch_bounds__(kRopeThreads) any_rope_heads_f32(const __grid_constant__ RopeSums::Args a) {
-  rope_heads<PageRows>(a);
 }
 
 }  // namespace nibble::backend::cuda

@@ -42,14 +42,13 @@ void Maker::attn_in() {
   const bool sums = fused_ && !left.added();
   if (sums) hold(Slot::kResidual, floats(in<&Arena::packed, &PackedArena::residual_sum>, d_.hidden));
   hold_nothing({Slot::kNormed, Slot::kQkv});
-  const auto input = [left, sums, n = tokens_, in_mxfp8 = rounds_dense(kQ)](const Binding& b) {
+  const auto input = [left, sums, n = tokens_](const Binding& b) {
     const bool adds = b.layer > 0;
     return RowsIn{.x = b.at.residual,
                   .delta = {adds ? left.rows(b, 0, n) : nullptr, adds ? left.rows(b, 1, n) : nullptr},
                   .sum = sums ? b.at.packed->residual_sum : nullptr,
                   .norm = b.w.attn_norm,
-                  .eps = b.config.rms_eps,
-                  .in_mxfp8 = in_mxfp8};
+                  .eps = b.config.rms_eps};
   };
   if (!pages_.alone) {  // whole rows: rope_sums has them
     dense(shape_of(kQ, tokens_), tokens_, {kAttnNorm, kQ, kK, kV}, [input](const Binding& b) {
@@ -122,6 +121,7 @@ void Maker::gemm_attn_in() {
     args.rounded.at = b.at.gemm->x;
   });
   hold_nothing({Slot::kNormed, Slot::kQkv});
+  round_input(shape, in);
   qkv_sums_ = sums(shape, {kQ, kK, kV}, &LayerPointers::qkv, false);
 }
 
@@ -186,7 +186,7 @@ void Maker::attend(LayerKind kind) {
     Held held = floats(in<&Arena::gemm, &GemmArena::x>, d_.q_width());
     held.type = input.type == InputType::kF16 ? Held::Type::kF16 : Held::Type::kBf16;
     held.panel_rows = input.rows;
-    hold(Slot::kAttn, head || in_codes(input.type) ? Held{} : held);  // others are not rounded
+    hold(Slot::kAttn, head || in_codes(input.type) ? Held{} : held);  // others are rounded by attn_out
   }
   const auto args_of = [=](const Binding& b) {
     FlashArgs args{.q = b.at.q,
@@ -248,8 +248,7 @@ bool Maker::attend_stores_input() const {
   if (args_.config.head) return flash_;
   if (!flash_ || !dense_gemms_) return false;
   const GemmInput in = input_of(shape_of(kO, tokens_), true);
-  if (!in_codes(in.type)) return !in.in_mxfp8;
-  return program_.shares.prefill.empty() || prefill_.codes;
+  return !in_codes(in.type) || program_.shares.prefill.empty() || prefill_.codes;
 }
 
 void Maker::attn_out() {
@@ -262,7 +261,11 @@ void Maker::attn_out() {
   }
   const GemmShape shape = shape_of(kO, tokens_);
   if (dense_gemms_) {
-    if (!attend_stores_input()) round(shape, true, in<&Arena::attn>);
+    if (attend_stores_input()) {
+      round_input(shape, input_of(shape, true));
+    } else {
+      round(shape, true, in<&Arena::attn>);
+    }
     hold_nothing({Slot::kDelta});
     // Tiles of codes are not sent as they are made.
     if (sent_as_made() != DeltaValues::Sending::kNot && !split_gemm_for(shape) && leaves_tiles(shape) &&

@@ -50,29 +50,24 @@ KernelFamily choose_family(const BackendConfig& config, const RunConfig& run) {
   const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
   const bool any = run.family == KernelFamily::kAuto && !reason;
   const bool gemm = run.family == KernelFamily::kGemm || any;
-  const bool packed = gemm || run.family == KernelFamily::kStreaming || run.family == KernelFamily::kInt8;
+  const bool packed = gemm || run.family == KernelFamily::kStreaming;
   if (packed && reason) throw Error(Code::kUnsupported, "--moe-kernel {}: {}", name_of(run.family), *reason);
   if (!packed && requantised)
-    throw Error(Code::kUnsupported,
-                "--mxfp4-layers and --mxfp8-layers: want --moe-kernel auto, marlin, gemm or gemv: {}",
+    throw Error(Code::kUnsupported, "--mxfp4-layers and --mxfp8-layers: want --moe-kernel auto, marlin or gemm: {}",
                 reason.value_or("reference was asked for"));
   return any || packed ? run.family : KernelFamily::kReference;
 }
 
 Activations choose_activations(KernelFamily kernel, const RunConfig& run) {
   const Activations wanted = run.activations;
-  const bool plain = kernel == KernelFamily::kReference, gemv = kernel == KernelFamily::kInt8;
-  const std::string_view on = wanted == Activations::kF32    ? "reference"
-                              : wanted == Activations::kInt8 ? "gemv"
-                                                             : "auto, marlin or gemm";
-  const bool served = wanted == Activations::kAuto || (plain && !rounds(wanted)) ||
-                      (gemv && wanted == Activations::kInt8) ||
-                      (!plain && !gemv && wanted != Activations::kF32 && wanted != Activations::kInt8);
-  if (!served)
-    throw Error(Code::kUnsupported, "--moe-activation {}: want --moe-kernel {}, found {}", name_of(wanted), on,
-                name_of(kernel));
+  const bool plain = kernel == KernelFamily::kReference;
+  if (wanted == Activations::kInt8)
+    throw Error(Code::kUnsupported, "--moe-activation int8: want --backend cpu or reference, found cuda");
+  if (plain ? rounds(wanted) : wanted == Activations::kF32)
+    throw Error(Code::kUnsupported, "--moe-activation {}: want --moe-kernel {}, found {}", name_of(wanted),
+                plain ? "auto, marlin or gemm" : "reference", name_of(kernel));
   if (plain) return Activations::kF32;
-  return gemv ? Activations::kInt8 : rounds(wanted) ? wanted : Activations::kBf16;
+  return rounds(wanted) ? wanted : Activations::kBf16;
 }
 
 void require_moe_tile(const BackendConfig& config, const RunConfig& run, const Card& card) {
@@ -85,9 +80,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
                            .activations = run.activations,
                            .tile_tokens = tokens_of(run.moe_tile)};
   const KernelFamily kernel = choose_family(config, run);
-  const bool gemms = kernel == KernelFamily::kAuto || kernel == KernelFamily::kGemm;
   for (const Arch& arch : card.arches) {
-    if (!gemms || arch.experts_gemm.serve == nullptr) continue;
+    if (!has_gemms(kernel) || arch.experts_gemm.serve == nullptr) continue;
     const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, card.facts);
     if (plan && in_codes(plan->input)) return;
   }
@@ -132,7 +126,7 @@ bool prefill_takes(const Card& card, KvDtype type) {
 }
 
 bool multiplies_codes(KernelFamily kernel, const Dims& d, const Card& card) {
-  if (kernel != KernelFamily::kAuto && kernel != KernelFamily::kGemm) return false;
+  if (!has_gemms(kernel)) return false;
   const ExpertsShape shape{.hidden = d.hidden,
                            .inter = d.inter,
                            .pairs = d.experts,
@@ -151,9 +145,7 @@ bool fused_step(const Dims& d, int64_t tokens) {
          d.topk >= 2 && d.hidden <= kRouterHidden;
 }
 
-bool has_gemms(KernelFamily kernel) {
-  return kernel == KernelFamily::kGemm || kernel == KernelFamily::kAuto || kernel == KernelFamily::kInt8;
-}
+bool has_gemms(KernelFamily kernel) { return kernel == KernelFamily::kGemm || kernel == KernelFamily::kAuto; }
 
 bool dense_by_gemm(KernelFamily kernel, const Dims& d, int64_t tokens) {
   return has_gemms(kernel) && !fused_step(d, tokens);
@@ -185,9 +177,7 @@ bool screens_logits(const BackendConfig& config, const RunConfig& run, const Dev
          screen_copy_bytes(d.vocab, d.hidden) <= card.memory_bytes / kPart;
 }
 
-bool router_by_tiles(const Tuned& tuned, int64_t tokens) {
-  return tokens <= std::min<int64_t>(tuned.route_tokens, kRouteMaxTokens);
-}
+bool route_few(const Tuned& tuned, int64_t tokens) { return tokens <= tuned.route_tokens; }
 
 Packing packing_of(WeightRole role, const DenseFormats& dense) {
   if (role == WeightRole::kGateUp || role == WeightRole::kDown) return Packing::kMxfp4;
@@ -199,7 +189,8 @@ std::optional<std::string> why_not_packed(const BackendConfig& config) {
   const Dims& d = config.dims;
   if (d.head_dim != kGemvHeadDim) return fmt::format("want head_dim {}, found {}", kGemvHeadDim, d.head_dim);
   if (d.heads % d.kv_heads != 0) return "want heads in whole groups per kv head";
-  if (d.experts > kGroupMaxExperts) return fmt::format("want up to {} experts, found {}", kGroupMaxExperts, d.experts);
+  constexpr int kMostExperts = 256;
+  if (d.experts > kMostExperts) return fmt::format("want up to {} experts, found {}", kMostExperts, d.experts);
   const struct {
     std::string_view name;
     int64_t value;

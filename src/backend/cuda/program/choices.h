@@ -42,8 +42,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 // Whether logits that only a draw by temperature reads are screened, where a step has few of them: of one card, in
 // bf16, where the copy is a small part of the memory (sampling/screen.h).
 [[nodiscard]] bool screens_logits(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card);
-// Whether any_route_tokens serves the router of so many tokens.
-[[nodiscard]] bool router_by_tiles(const Tuned& tuned, int64_t tokens);
+// Whether so many tokens are too few for any_route_sums.
+[[nodiscard]] bool route_few(const Tuned& tuned, int64_t tokens);
 // With any_route_sums: whether the kernel that rounds the experts' input also applies the norm, to the residual.
 [[nodiscard]] constexpr bool norm_while_rounding(Activations activations, bool experts_on_gemms, bool row_codes) {
   return experts_on_gemms && (row_codes || !rounds(activations));

@@ -78,15 +78,13 @@ TEST(every_card, has_a_program_for_every_step_within_its_shared_memory) {
   for (const cuda::DeviceFacts& on : cards())
     for (const Dims& d : {dims(24, 32), dims(36, 128)})
       for (const KvDtype kv : {KvDtype::kBf16, KvDtype::kE4m3})
-        for (const KernelFamily family :
-             {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kInt8})
+        for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm})
           for (const DenseFormats& dense :
                {DenseFormats{},
                 DenseFormats{.qkv = WeightFormat::kMxfp8, .o = WeightFormat::kMxfp4, .lm_head = WeightFormat::kMxfp8}})
             for (const std::vector<Row>& rows : card_steps()) {
               const BackendConfig config{.dims = d, .layer_kinds = {}, .rope_inv_freq = {}, .dense = dense};
-              RunConfig options{.kv = kv, .family = family};
-              if (family == KernelFamily::kInt8) options.activations = Activations::kInt8;
+              const RunConfig options{.kv = kv, .family = family};
               const cuda::Program program =
                   cuda::make_program({.config = config,
                                       .run = resolved_cuda(config, options),
@@ -125,14 +123,13 @@ TEST(every_card, has_alike_programs_for_all_ranks_of_a_step) {
   for (const cuda::DeviceFacts& on : cards())
     for (const Dims& d : {dims(24, 32), dims(36, 128)})
       for (const Ranks& ranks : {Ranks{2}, Ranks{4}, Ranks{8}, Ranks{2, true}, Ranks{4, true}, Ranks{8, true}})
-        for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm,
-                                          KernelFamily::kInt8, KernelFamily::kReference})
+        for (const KernelFamily family :
+             {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kReference})
           for (const std::vector<Row>& rows : card_steps()) {
             const auto of_rank = [&](int rank) {
               const BackendConfig config = config_of({.dims = d, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}},
                                                      cuda_shard(shard_of(d, ranks, rank)));
-              RunConfig options{.family = family};
-              if (family == KernelFamily::kInt8) options.activations = Activations::kInt8;
+              const RunConfig options{.family = family};
               return cuda::make_program({.config = config,
                                          .run = resolved_cuda(config, options),
                                          .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},

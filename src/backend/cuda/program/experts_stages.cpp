@@ -21,7 +21,8 @@ ExpertChoice choice(const Binding& b, const OwnExperts& own) {
 int down_cols(const Binding& b) { return to_int(layout::block_pair_width(b.config.dims.inter)); }
 
 // Sorts the pairs of own experts.
-GroupTiles::Args group_tiles(const Binding& b, const PairLists& lists, int tokens, const OwnExperts& own) {
+GroupTiles::Args group_args(const Binding& b, const PairLists& lists, int tokens, int tile_tokens,
+                            const OwnExperts& own) {
   return {.expert_ids = b.at.expert_ids,
           .pairs = lists.pairs,
           .tiles = lists.tiles,
@@ -29,6 +30,7 @@ GroupTiles::Args group_tiles(const Binding& b, const PairLists& lists, int token
           .tokens = tokens,
           .topk = to_int(b.config.dims.topk),
           .experts = own.of(to_int(b.config.dims.experts)),
+          .tile_tokens = tile_tokens,
           .own = own};
 }
 
@@ -62,14 +64,12 @@ void Maker::route() {
   stage_ = Stage::kRoute;
   const int n = tokens();
   hold(Slot::kResidual, floats(in<&Arena::residual>, d_.hidden));
-  const Held normed = floats(in<&Arena::normed>, d_.hidden);
   if (fused_) {
-    const bool exact = !rounds(activations_);
-    Held rounded = floats(in<&Arena::packed, &PackedArena::normed>, d_.hidden);
-    rounded.type = Held::Type::kF16;
-    hold(Slot::kNormed, exact ? rounded : normed);
+    Held normed = floats(in<&Arena::packed, &PackedArena::normed>, d_.hidden);
+    normed.type = Held::Type::kF16;
+    hold(Slot::kNormed, normed);
     add<Router>(fmt::format("grid {} x {} threads, a CTA per expert", d_.experts, kRouterThreads),
-                {kMlpNorm, kRouter, kRouterBias}, [n, exact, delta = delta_](const Binding& b) {
+                {kMlpNorm, kRouter, kRouterBias}, [n, delta = delta_](const Binding& b) {
                   return Router::Args{.x = delta.added() ? b.at.residual : b.at.packed->residual_sum,
                                       .delta = delta.rows(b, 0, n),
                                       .rest = delta.rows(b, 1, n),
@@ -77,8 +77,7 @@ void Maker::route() {
                                       .norm = b.w.mlp_norm,
                                       .weight = b.w.router.rows,
                                       .bias = b.w.router.bias,
-                                      .normed = exact ? nullptr : b.at.normed,
-                                      .rounded = b.at.packed->normed,
+                                      .normed = b.at.packed->normed,
                                       .logits = b.at.router_logits,
                                       .hidden = to_int(b.config.dims.hidden),
                                       .experts = to_int(b.config.dims.experts),
@@ -94,9 +93,9 @@ void Maker::route() {
     });
     return route_plainly();
   }
-  const bool by_tiles = router_by_tiles(tuned_, tokens_);
+  const bool few = route_few(tuned_, tokens_);
   const bool whole = dense_gemms_ && (delta_.sums.splits == 1 || delta_.sent == DeltaValues::Sending::kToAll);
-  if (whole && !by_tiles && d_.experts <= kRouteSumsExperts) return route_sums();
+  if (whole && !few && d_.experts <= kRouteSumsExperts) return route_sums();
   const PutNorm put = [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](
                           const Binding& b, NormSums::Args& args) {
     args.norm = b.w.mlp_norm;
@@ -104,34 +103,25 @@ void Maker::route() {
     if (to_f16) args.rounded = {.at = &b.at.packed->normed->bits, .type = InputType::kF16};
     if (to_codes) args.rounded = {.at = b.at.gemm->x, .type = codes};
   };
-  hold(Slot::kNormed, normed);
-  const RouteOf route_of = [n](const Binding& b) {
-    return RouteTokens::Args{.x = b.at.normed,
-                             .weight = b.w.router.rows,
-                             .bias = b.w.router.bias,
-                             .logits = b.at.router_logits,
-                             .ids = b.at.expert_ids,
-                             .weights = b.at.expert_weights,
-                             .parts = b.at.packed->route_parts,
-                             .finished = b.at.packed->route_finished,
-                             .tokens = n,
-                             .hidden = to_int(b.config.dims.hidden),
-                             .experts = to_int(b.config.dims.experts),
-                             .topk = to_int(b.config.dims.topk)};
-  };
-  if (by_tiles && !experts_take_codes() && norm_route(put, route_of)) return;
+  hold(Slot::kNormed, floats(in<&Arena::normed>, d_.hidden));
+  if (few && !experts_take_codes() && norm_route(put)) return;
   norm_sums({kMlpNorm}, delta_, put);
-  if (!by_tiles) return route_plainly();
-  add<RouteTokens>(plan_route({tokens_, d_.hidden, d_.experts}, args_.card.facts.multiprocessors),
-                   {kRouter, kRouterBias}, route_of);
+  route_plainly();
 }
 
-bool Maker::norm_route(const PutNorm& put, const RouteOf& route_of) {
+bool Maker::norm_route(const PutNorm& put) {
   const auto chosen = first_serving<Plan>(args_.card, &Arch::norm_route, RouteShape{tokens_, d_.hidden, d_.experts});
   if (!chosen) return false;
   Node& own = planned(chosen->plan.kernel, chosen->plan, {kMlpNorm, kRouter, kRouterBias}, chosen->op.launch,
-                      [put, route_of, delta = delta_, n = tokens()](const Binding& b) {
-                        NormRouteArgs args{delta.norm(b, n), route_of(b)};
+                      [put, delta = delta_, n = tokens()](const Binding& b) {
+                        NormRouteArgs args{.norm = delta.norm(b, n),
+                                           .weight = b.w.router.rows,
+                                           .bias = b.w.router.bias,
+                                           .logits = b.at.router_logits,
+                                           .ids = b.at.expert_ids,
+                                           .weights = b.at.expert_weights,
+                                           .experts = to_int(b.config.dims.experts),
+                                           .topk = to_int(b.config.dims.topk)};
                         put(b, args.norm);
                         return args;
                       });
@@ -142,10 +132,6 @@ bool Maker::norm_route(const PutNorm& put, const RouteOf& route_of) {
 void Maker::route_plainly() {
   linear("router", tokens_, {kRouter, kRouterBias},
          {&LayerPointers::router, d_.experts, d_.hidden, in<&Arena::normed>, in<&Arena::router_logits>});
-  top_experts();
-}
-
-void Maker::top_experts() {
   add<TopExperts>({}, [n = tokens()](const Binding& b) {
     return TopExperts::Args{.logits = b.at.router_logits,
                             .ids = b.at.expert_ids,
@@ -205,11 +191,12 @@ void Maker::moe() {
   delta_ = experts_delta();
   if (plain()) return plain_moe(up, down);
   hold_choice();
-  if (!experts_take_codes() && !row_codes())
-    round_blocks(in<&Arena::normed>, in<&Arena::packed, &PackedArena::normed>, tokens_ * d_.hidden);
+  // A decode step reads weights: rounding would only lose.
+  if (!fused_ && !experts_take_codes() && !row_codes())
+    round_blocks(activations_, tokens_ * d_.hidden, in<&Arena::packed, &PackedArena::normed>, in<&Arena::normed>);
   if (experts_gemms_) {
     gemm_moe(up, down);
-  } else if (fused_ && family_ != KernelFamily::kInt8) {
+  } else if (fused_) {
     fused_moe(up, down);
   } else {
     grouped_moe(up, down);
@@ -223,8 +210,7 @@ Delta Maker::experts_delta() const {
   const int topk = to_int(d_.topk);
   if (plain()) return {};
   if (experts_gemms_) return {.sums = {nullptr, topk, kExpertsBf16}, .at = in<&Arena::gemm, &GemmArena::y>};
-  if (!fused_ || family_ == KernelFamily::kInt8)
-    return {.sums = {nullptr, topk, kExpertsF32}, .at = in<&Arena::expert_out>};
+  if (!fused_) return {.sums = {nullptr, topk, kExpertsF32}, .at = in<&Arena::expert_out>};
   return {.sums = {nullptr, few_pairs() ? 2 : 1}};
 }
 
@@ -246,7 +232,6 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
                        .swiglu_limit = b.config.swiglu_limit};
   });
   hold(Slot::kExpertHidden, hidden(in<&Arena::packed, &PackedArena::expert_hidden>));
-  round_hidden(tokens_ * d_.topk);
   if (few_pairs()) {
     constexpr int kParts = 2;
     add<GemvMoeDown>(plan_gemv({d_.hidden, hidden_width_, kParts}, device_), down, [n, own = own_](const Binding& b) {
@@ -276,17 +261,14 @@ void Maker::fused_moe(const Roles& up, const Roles& down) {
   });
 }
 
-void Maker::grouped_moe(const Roles& up, const Roles& down) {
-  const bool int8 = family_ == KernelFamily::kInt8;
-  const int n = tokens();
-  const int64_t pairs = tokens_ * d_.topk;
-  if (int8 && fused_) top_experts();
-  const int tile = int8 ? kMoeTileTokens : grouped_tokens(d_.hidden, hidden_width_, device_);
-  add<GroupTiles>({}, [n, tile, own = own_](const Binding& b) {
-    GroupTiles::Args args = group_tiles(b, b.at.lists, n, own);
-    args.tile_tokens = tile;
-    return args;
+void Maker::group_tiles(int tile_tokens) {
+  add<GroupTiles>({}, [n = tokens(), tile_tokens, own = own_](const Binding& b) {
+    return group_args(b, b.at.lists, n, tile_tokens, own);
   });
+}
+
+void Maker::grouped_moe(const Roles& up, const Roles& down) {
+  group_tiles(grouped_tokens(d_.hidden, hidden_width_, device_));
   const auto groups = [](const Binding& b) {
     return MoeGroups{b.at.lists.pairs, b.at.lists.tiles, b.at.lists.tile_counts, to_int(b.config.dims.topk)};
   };
@@ -309,16 +291,10 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
                              .hidden = to_int(b.config.dims.hidden),
                              .inter = down_cols(b)};
   };
-  hold(Slot::kExpertHidden,
-       hidden(in<&Arena::packed, &PackedArena::expert_hidden>, int8 ? Held::Type::kInt8 : Held::Type::kF16));
-  if (int8) {
-    add<Int8Up>(plan_int8(2 * d_.inter, pairs, d_.experts), up, up_args);
-    round_hidden(pairs);
-    add<Int8Down>(plan_int8(d_.hidden, pairs, d_.experts), down, down_args);
-    return;
-  }
+  constexpr Place kHidden = in<&Arena::packed, &PackedArena::expert_hidden>;
+  hold(Slot::kExpertHidden, hidden(kHidden));
   add<GroupedUp>(plan_row_warps(d_.hidden, kGrouped, device_), up, up_args);
-  round_hidden(pairs);
+  round_blocks(activations_, tokens_ * d_.topk * hidden_width_, kHidden);
   add<GroupedDown>(plan_row_warps(hidden_width_, kGrouped, device_), down, down_args);
 }
 
@@ -374,7 +350,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   if (row_codes()) {
     round_u();
   } else if (!experts_take_codes()) {
-    round_blocks(nullptr, in<&Arena::gemm, &GemmArena::u>, (by_place ? places : pairs) * hidden_width_);
+    round_blocks(activations_, (by_place ? places : pairs) * hidden_width_, in<&Arena::gemm, &GemmArena::u>);
   }
   planned(second.kernel, second, down, experts_.launch, [=, rounded = row_codes()](const Binding& b) {
     GemmArgs args = args_of(b);
@@ -400,9 +376,8 @@ void Maker::round_u() {
 
 void Maker::group_and_round(bool by_place, int tile_tokens) {
   const auto group_of = [=, n = tokens(), own = own_, ranges = leaves_ranges_](const Binding& b) {
-    GroupTiles::Args args = group_tiles(b, b.at.gemm->lists, n, own);
+    GroupTiles::Args args = group_args(b, b.at.gemm->lists, n, tile_tokens, own);
     args.places = b.at.gemm->places;
-    args.tile_tokens = tile_tokens;
     if (ranges) args.ranges = b.at.gemm->ranges;
     return args;
   };
@@ -476,7 +451,7 @@ void Maker::plain_moe(const Roles& up, const Roles& down) {
                         .swiglu_limit = b.config.swiglu_limit,
                         .own = own};
   };
-  add<PlainGroup>({}, args_of);
+  group_tiles(kMoeTileTokens);
   add<PlainGateUp>(grid(d_.inter), up, args_of);
   add<PlainDown>(grid(d_.hidden / 2), down, args_of);
   add<PlainCombine>(per_token(tokens_), {}, args_of);

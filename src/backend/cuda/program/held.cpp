@@ -2,7 +2,6 @@
 
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"
-#include "backend/cuda/quantise/round_blocks.h"
 #include "base/dtype.h"
 #include "base/mx.h"
 
@@ -32,7 +31,6 @@ float value_at(const Held& held, const std::byte* memory, int64_t row, int64_t k
     case Held::Type::kI32: return static_cast<float>(load<int32_t>(memory + 4 * at));
     case Held::Type::kF16: return load<F16>(memory + 2 * at).to_float();
     case Held::Type::kBf16: return load<Bf16>(memory + 2 * at).to_float();
-    case Held::Type::kInt8: return int8_value(memory, at);
     case Held::Type::kCodes: {
       const MxFormat element = element_of(held.codes);
       const auto width = static_cast<int>(held.width);

@@ -18,7 +18,6 @@ struct Held {
     kI32,
     kF16,
     kBf16,
-    kInt8,  // in blocks (round_blocks.h)
     kCodes  // in rows of layout/mx_b_n8k64.h
   };
   Place at = nullptr;  // null: no kernel writes it, its value is fused into the next kernel

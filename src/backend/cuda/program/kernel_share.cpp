@@ -19,7 +19,6 @@ constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100S
                            kH100Router = "2026-11-22-h100-prefill-dense.json",
                            kH100Grouped = "2026-11-22-h100-grouped.json",
                            kH100NormRoute = "2026-11-26-h100-norm-route.json",
-                           kH100RouteTokens = "2026-11-26-h100-route-tokens.json",
                            kH100Between = "2026-11-26-h100-between-gemms.json";
 constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json",
                            kH100AsSm80Gemms = "2026-11-25-h100-as-sm80-gemms.json";
@@ -61,13 +60,6 @@ constexpr KernelShare kShares[] = {
      .cycle_bytes = 24,
      .feeding = kOwn,
      .from = "2026-11-25-h100-moe-down.json"},
-    // dp4a, told as a share of mma.sync's peak: its prompt of 2048 tokens.
-    {.kernel = "any_gemv_int8",
-     .step_us = 4.5,
-     .cycle_bytes = 24,
-     .feeding = kOwn,
-     .matrix = {kMma, 0.027},
-     .from = kH100Chains},
     {.kernel = "any_top_experts", .step_us = 2, .token_us = 0.003, .from = kH100Chains},
     // The row tile of a warp, as in moe_up, for more tokens: 256 and 512 of them tell what its products cost.
     {.kernel = "grouped<",
@@ -126,8 +118,7 @@ constexpr KernelShare kShares[] = {
      .from = kH100Profile},
     // The router of steps that no fused one takes.
     {.kernel = "any_linear", .step_us = 5, .matrix = {kMma, 0.15}, .from = kH100Router},
-    {.kernel = "any_route_tokens", .step_us = 4, .matrix = {kMma, 0.09}, .from = kH100RouteTokens},
-    {.kernel = "sm90_norm_route", .step_us = 4.5, .token_us = 0.03, .from = kH100NormRoute},
+    {.kernel = "sm90_norm_route", .step_us = 4.5, .token_us = 0.045, .from = kH100NormRoute},
     // What comes after the last product is its fixed part.
     {.kernel = "any_route_sums",
      .step_us = 14,

@@ -137,7 +137,7 @@ GemmInput Maker::input_of(const GemmShape& shape, bool sums) const {
   const GemmKernel& own = gemm_for(shape).op;
   if (own.codes) return {nullptr, codes_of(shape.activations)};
   const bool panels = (sums && split_gemm_for(shape)) || own.panels;
-  return {nullptr, input_type(shape.packing), panels ? in_atoms(shape.tokens) : 0, rounds(shape.activations)};
+  return {nullptr, input_type(shape.packing), panels ? in_atoms(shape.tokens) : 0};
 }
 
 void Maker::embed() {
@@ -154,7 +154,7 @@ void Maker::embed() {
 
 Delta Maker::combined(const Delta& delta) const {
   if (!is_rank() || !delta.wants_combine()) return delta;
-  return fused_ ? Delta{} : row_per_token();
+  return row_per_token();
 }
 
 Delta Maker::row_per_token() const {
@@ -183,24 +183,19 @@ void Maker::combine() {
   const Delta made = delta_;
   if (!is_rank() || !made.wants_combine()) return;
   delta_ = combined(made);
-  const bool rows = delta_.in_rows(), unsent = delta_.sent == DeltaValues::Sending::kNot;
-  if (args_.reduce != nullptr && !args_.reduce->by_nccl && !rows && unsent &&
+  const bool unsent = delta_.sent == DeltaValues::Sending::kNot;
+  if (args_.reduce != nullptr && !args_.reduce->by_nccl && unsent &&
       sum_way(args_.reduce->ranks, delta_.extent(d_, tokens_).bytes()) == SumWay::kPush) {
     parts_ = made;
     return;
   }
-  add<Combine>(rows ? per_token(tokens_) : "half a row tile of a token per thread", {},
-               [n = tokens(), made, own = own_, rows, places = places_of(delta_)](const Binding& b) {
-                 Combine::Args args = made.combine(b, n);
-                 args.own = own;
-                 args.places = places;
-                 if (rows) {
-                   args.rows = b.at.delta;
-                 } else {
-                   args.tiles = b.at.packed->combined;
-                 }
-                 return args;
-               });
+  add<Combine>({}, [n = tokens(), made, own = own_, places = places_of(delta_)](const Binding& b) {
+    Combine::Args args = made.combine(b, n);
+    args.own = own;
+    args.places = places;
+    args.tiles = b.at.packed->combined;
+    return args;
+  });
 }
 
 void Maker::add_sum(std::function<void(const Binding&, const Launch&)> launch) {

@@ -10,6 +10,8 @@
 #include "base/error.h"
 
 #include "backend/cuda/dense/gemv_plan.h"
+#include "backend/cuda/experts/experts.h"
+#include "backend/cuda/quantise/round_blocks.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -104,8 +106,8 @@ TEST(make_program, every_stage_has_a_kernel_whoever_multiplies) {
 TEST(make_program, taps_the_boundaries_that_are_asked_for) {
   constexpr int kLayers = static_cast<int>(kDims.layers);
   const std::vector<LayerKind> kinds(kDims.layers, LayerKind::kFull);
-  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm,
-                                    KernelFamily::kInt8, KernelFamily::kReference}) {
+  for (const KernelFamily family :
+       {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kReference}) {
     for (const std::vector<Row>& rows : {decode(1), decode(8), decode(9), decode(300), kPrompt}) {
       for (const int64_t logit_rows : {0, 1}) {
         SCOPED_TRACE(fmt::format("{}, {} rows, {} of logits", name_of(family), rows.size(), logit_rows));
@@ -116,8 +118,7 @@ TEST(make_program, taps_the_boundaries_that_are_asked_for) {
                                      .dense = {},
                                      .own_experts = {},
                                      .taps = std::move(taps)};
-          RunConfig run{.family = family};
-          if (family == KernelFamily::kInt8) run.activations = Activations::kInt8;
+          const RunConfig run{.family = family};
           return cuda::make_program(
               {.config = config, .run = run, .step = {.rows = rows, .logit_rows = logit_rows}, .card = kH200});
         };
@@ -234,36 +235,31 @@ TEST(make_program, o_is_read_in_halves_where_the_architecture_gains_by_it_and_th
   EXPECT_FALSE(halves(kH200));
 }
 
-TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_experts) {
+TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_experts_but_in_decode_steps) {
   const auto moe = [](int tokens, const RunConfig& options) {
     return kernels(plan(decode(tokens), {.options = options}), Stage::kMoe);
   };
-  const RunConfig mxfp8 = {.activations = Activations::kMxfp8}, int8 = {.family = KernelFamily::kInt8};
-  EXPECT_THAT(moe(1, mxfp8),
-              ElementsAre("any_round_blocks_f32<mxfp8>", "moe_up", "any_round_blocks_f32<mxfp8>", "gemv<moe_down>"));
-  EXPECT_THAT(moe(1, {.activations = Activations::kMxfp6}),
-              ElementsAre("any_round_blocks_f32<mxfp6>", "moe_up", "any_round_blocks_f32<mxfp6>", "gemv<moe_down>"));
-  EXPECT_THAT(moe(1, {.activations = Activations::kMxfp4}),
-              ElementsAre("any_round_blocks_f32<mxfp4>", "moe_up", "any_round_blocks_f32<mxfp4>", "gemv<moe_down>"));
+  const RunConfig mxfp8 = {.activations = Activations::kMxfp8};
+  EXPECT_THAT(moe(1, mxfp8), ElementsAre("moe_up", "gemv<moe_down>"));
+  EXPECT_THAT(moe(8, mxfp8), ElementsAre("moe_up", "moe_down"));
+  for (const Activations format : {Activations::kMxfp6, Activations::kMxfp4}) {
+    const std::string name(cuda::RoundBlocks::name(format).name);
+    EXPECT_THAT(moe(9, {.family = KernelFamily::kStreaming, .activations = format}),
+                ElementsAre(name, "any_moe_group_tiles", "grouped<up>", name, "grouped<down>"));
+  }
   EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
                                          "any_round_blocks_f32<mxfp8>", "grouped<down>"));
-  EXPECT_THAT(moe(1, int8), ElementsAre("any_round_blocks_f32<int8>", "any_top_experts_f32", "any_moe_group_tiles",
-                                        "any_gemv_int8<up>", "any_round_blocks_f32<int8>", "any_gemv_int8<down>"));
-  EXPECT_EQ(plan(decode(1), {.options = int8}).activations, Activations::kInt8);
 }
 
 TEST(make_program, the_next_layer_adds_what_the_experts_left) {
-  for (const RunConfig& options :
-       {RunConfig{.family = KernelFamily::kInt8}, RunConfig{.family = KernelFamily::kStreaming}}) {
-    const cuda::Program planned = plan(decode(options.family == KernelFamily::kInt8 ? 1 : 9), {.options = options});
-    for (const PlannedKernel& s : planned.nodes) {
-      if (s.kernel == "any_norm_sums_f32" && s.stage == Stage::kAttnIn) {
-        EXPECT_EQ(s.layers, InLayers::kAfterFirst);
-      }
+  const cuda::Program planned = plan(decode(9), {.options = {.family = KernelFamily::kStreaming}});
+  for (const PlannedKernel& s : planned.nodes) {
+    if (s.kernel == "any_norm_sums_f32" && s.stage == Stage::kAttnIn) {
+      EXPECT_EQ(s.layers, InLayers::kAfterFirst);
     }
-    EXPECT_THAT(kernels(planned, Stage::kAttnIn), testing::Contains("any_norm_sums_f32"));
-    EXPECT_EQ(kernels(planned, Stage::kLogits).front(), "any_norm_sums_f32");
   }
+  EXPECT_THAT(kernels(planned, Stage::kAttnIn), testing::Contains("any_norm_sums_f32"));
+  EXPECT_EQ(kernels(planned, Stage::kLogits).front(), "any_norm_sums_f32");
   // A fused step's kernels add it themselves.
   EXPECT_THAT(kernels(plan(decode(8), {})), Not(testing::Contains("any_norm_sums_f32")));
 }
@@ -309,15 +305,10 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
     EXPECT_THAT(kernels(planned, Stage::kAttend),
                 ElementsAre("any_rope_sums_f32", "any_attend_decode<bf16>", "any_attend_decode<bf16>"));
     EXPECT_THAT(kernels(planned, Stage::kAttnOut), ElementsAre("sm90_split_gemm"));
-    const bool both = tokens <= cuda::kNormRouteMaxTokens;
-    if (both) {
-      EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("sm90_norm_route"));
-      EXPECT_EQ(tile(planned, "sm90_norm_route"), cuda::plan_norm_route({tokens, kDims.hidden, kDims.experts}).tile);
-    }
-    const cuda::Program apart = both ? plan(decode(tokens), {.card = kGb10}) : planned;
-    EXPECT_THAT(kernels(apart, Stage::kRoute), ElementsAre("any_norm_sums_f32", "any_route_tokens_f32_bf16"));
-    EXPECT_EQ(tile(apart, "any_route_tokens_f32_bf16"),
-              cuda::plan_route({tokens, kDims.hidden, kDims.experts}, (both ? kGb10 : kH200).multiprocessors).tile);
+    EXPECT_THAT(kernels(planned, Stage::kRoute), ElementsAre("sm90_norm_route"));
+    EXPECT_EQ(tile(planned, "sm90_norm_route"), cuda::plan_norm_route({tokens, kDims.hidden, kDims.experts}).tile);
+    EXPECT_THAT(kernels(plan(decode(tokens), {.card = kGb10}), Stage::kRoute),
+                ElementsAre("any_norm_sums_f32", "any_linear_f32_bf16", "any_top_experts_f32"));
   }
   EXPECT_EQ(tile(plan(decode(16), {}), "sm90_split_gemm"),
             cuda::plan_split_gemm({5120, kDims.hidden, 16}, kH200.multiprocessors).tile);
@@ -428,14 +419,16 @@ TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_ro
       plan(decode(9), {.options = run, .dense = {.qkv = kMxfp4, .o = kMxfp4, .lm_head = kMxfp4}, .card = kGb10});
   EXPECT_THAT(kernels(all, Stage::kLogits), IsSupersetOf({"any_round_f32", "sm121_mx_gemm<mxfp4>"}));
   const cuda::Program hopper = plan(kPrompt, {.options = run, .dense = dense});
-  EXPECT_THAT(kernels(hopper, Stage::kAttnIn), testing::Contains("any_gemm<mxfp8>"));
-  EXPECT_THAT(kernels(hopper, Stage::kAttnOut), ElementsAre("any_round_f32", "sm90_mxfp4_gemm"));
-  EXPECT_EQ(hopper.held(Stage::kAttend, Slot::kAttn).at, cuda::in<&cuda::Arena::attn>);
+  EXPECT_THAT(kernels(hopper, Stage::kAttnIn),
+              ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "any_round_blocks_f32<mxfp8>", "any_gemm<mxfp8>"));
+  EXPECT_THAT(kernels(hopper, Stage::kAttnOut), ElementsAre("any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm"));
+  constexpr cuda::Place kInput = cuda::in<&cuda::Arena::gemm, &cuda::GemmArena::x>;
+  EXPECT_EQ(hopper.held(Stage::kAttend, Slot::kAttn).at, kInput);
   // Without it all is as it was.
   const RunConfig exact = {.family = KernelFamily::kGemm};
   EXPECT_THAT(kernels(plan(decode(9), {.options = exact, .dense = dense, .card = kGb10})),
               IsSupersetOf({"any_gemm<mxfp8>", "any_gemm<mxfp4>"}));
-  // One token's kernels round for themselves: no launch more.
+  // Few tokens are not rounded.
   EXPECT_EQ(kernels(plan(decode(1), {.options = run, .dense = dense, .card = kGb10})),
             kernels(plan(decode(1), {.options = exact, .dense = dense, .card = kGb10})));
 }
@@ -584,15 +577,14 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
     return std::string("planned");
   };
   using enum Activations;
-  EXPECT_THAT(refused({.options = {.activations = kInt8}}), HasSubstr("--moe-activation int8: want --moe-kernel gemv"));
-  EXPECT_THAT(refused({.options = {.family = KernelFamily::kInt8, .activations = Activations::kBf16}}),
-              HasSubstr("--moe-activation bf16: want --moe-kernel auto, marlin or gemm, found gemv"));
+  EXPECT_THAT(refused({.options = {.activations = kInt8}}),
+              HasSubstr("--moe-activation int8: want --backend cpu or reference, found cuda"));
   EXPECT_THAT(refused({.options = {.activations = Activations::kF32}}),
               HasSubstr("--moe-activation f32: want --moe-kernel reference, found auto"));
   for (const Activations format : {kMxfp8, kMxfp6, kMxfp4})
-    for (const KernelFamily family : {KernelFamily::kInt8, KernelFamily::kReference})
-      EXPECT_THAT(refused({.options = {.family = family, .activations = format}}),
-                  HasSubstr(fmt::format("--moe-activation {}: want --moe-kernel auto, marlin or", name_of(format))));
+    EXPECT_THAT(refused({.options = {.family = KernelFamily::kReference, .activations = format}}),
+                HasSubstr(fmt::format("--moe-activation {}: want --moe-kernel auto, marlin or gemm, found reference",
+                                      name_of(format))));
   EXPECT_THAT(
       refused({.options = {.kv = Kv::kF32, .attention = Attention::kFlash}}),
       HasSubstr("flash: want head_dim 64, num_attention_heads of up to 8 times num_key_value_heads and a KV cache "

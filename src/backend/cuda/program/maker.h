@@ -119,8 +119,7 @@ class Maker {
   // Rope and the KV write, from the sums that attn_in left.
   void rope_sums();
   void attend(LayerKind kind);
-  // Whether attention leaves its result as o's GEMM takes it; else any_round does it. Values rounded to MXFP8 are left
-  // to any_round: only cards without a GEMM for codes have them.
+  // Whether attention leaves its result as o's GEMM takes it; else any_round does it.
   [[nodiscard]] bool attend_stores_input() const;
 
   // The experts.
@@ -128,9 +127,7 @@ class Maker {
   void route_plainly();
   // Norm and router in one launch, where the card has such a kernel for the step.
   using PutNorm = std::function<void(const Binding&, NormSums::Args&)>;
-  using RouteOf = std::function<RouteTokens::Args(const Binding&)>;
-  bool norm_route(const PutNorm& put, const RouteOf& route_of);
-  void top_experts();
+  bool norm_route(const PutNorm& put);
   // GEMMs get the residual and the inverse of each row's norm, which rounding applies; all others get normed rows.
   void route_sums();
   [[nodiscard]] Delta experts_delta() const;
@@ -142,6 +139,8 @@ class Maker {
   // Adds the experts' results to the residual, for a kernel that does not do it itself.
   Node& add_experts();
   void fused_moe(const Roles& up, const Roles& down);
+  // Sorts the pairs by expert, for kernels that take tiles of up to so many of an expert's.
+  void group_tiles(int tile_tokens);
   void grouped_moe(const Roles& up, const Roles& down);
   void gemm_moe(const Roles& up, const Roles& down);
   // Sorts the pairs by expert and rounds x for gate_up, unless that is done: a row per token, or a row per place.
@@ -279,10 +278,7 @@ class Maker {
   // residual += delta; `more` sets the other arguments.
   template <class More>
   Node& norm_sums(const Roles& reads, const Delta& delta, More more) {
-    // any_norm_sums finds out how many CTAs run at once.
-    const bool in_turn = delta.sums.order == SplitSums::Order::kExpertsBf16;
-    const std::string tile = in_turn ? "a CTA per token, or for several in turn" : per_token(tokens_);
-    Node& own = add<NormSums>(tile, reads, [=, n = tokens()](const Binding& b) {
+    Node& own = add<NormSums>(per_token(tokens_), reads, [=, n = tokens()](const Binding& b) {
       NormSums::Args args = delta.norm(b, n);
       more(b, args);
       return args;
@@ -291,19 +287,15 @@ class Maker {
     return own;
   }
 
-  // from: null where the values are in `to`, as f16.
-  void round_blocks(Place from, Place to, int64_t values) {
-    if (!rounds(activations_)) return;
-    add<RoundBlocks>(RoundBlocks::name(activations_), RoundBlocks::kTile, {},
-                     [=, form = activations_](const Binding& b) {
-                       return RoundBlocks::Args{.form = form,
-                                                .from = from == nullptr ? nullptr : static_cast<float*>(from(b.at)),
-                                                .to = static_cast<F16*>(to(b.at)),
-                                                .values = values};
-                     });
-  }
-  void round_hidden(int64_t pairs) {
-    round_blocks(nullptr, in<&Arena::packed, &PackedArena::expert_hidden>, pairs * hidden_width_);
+  // In their place, or from floats, before who multiplies them as if they were exact.
+  void round_blocks(Activations form, int64_t values, Place to, Place from = nullptr) {
+    if (!rounds(form)) return;
+    add<RoundBlocks>(RoundBlocks::name(form), RoundBlocks::kTile, {}, [=](const Binding& b) {
+      return RoundBlocks::Args{.form = form,
+                               .from = from == nullptr ? nullptr : static_cast<float*>(from(b.at)),
+                               .to = static_cast<F16*>(to(b.at)),
+                               .values = values};
+    });
   }
 
   // A launch per kGemvTokens tokens, of the arguments from token t on.
@@ -327,7 +319,6 @@ class Maker {
   void dense(const GemmShape& shape, int64_t tokens, const Roles& reads, Args args_of) {
     gemv<GemvDense>({shape.rows, shape.cols, 1, shape.packing}, tokens, reads, [=](const Binding& b, int64_t t) {
       GemvDense::Args args = args_of(b);
-      args.in.in_mxfp8 = rounds(shape.activations);
       args.rows = to_int(shape.rows);
       args.y += t * shape.rows;
       if (args.rest != nullptr) args.rest += t * shape.rows;
@@ -341,12 +332,20 @@ class Maker {
   }
   // The input of a product of this shape.
   void round(const GemmShape& shape, bool for_sums, Place from) {
-    add<Round>({}, [=, in = input_of(shape, for_sums)](const Binding& b) {
+    const GemmInput in = input_of(shape, for_sums);
+    add<Round>({}, [=](const Binding& b) {
       return Round::Args{.from = static_cast<const float*>(from(b.at)),
-                         .to = {b.at.gemm->x, in.type, in.rows, in.in_mxfp8},
+                         .to = {b.at.gemm->x, in.type, in.rows},
                          .tokens = to_int(shape.tokens),
                          .cols = to_int(shape.cols)};
     });
+    round_input(shape, in);
+  }
+  // What lies in GemmArena::x, where the layer's activations are to be rounded and are not codes.
+  void round_input(const GemmShape& shape, const GemmInput& held) {
+    if (in_codes(held.type)) return;
+    round_blocks(shape.activations, std::max<int64_t>(held.rows, shape.tokens) * shape.cols,
+                 in<&Arena::gemm, &GemmArena::x>);
   }
   // W · GemmArena::x without bias, in the order of the packed rows. `put` says where it goes.
   template <class Put>

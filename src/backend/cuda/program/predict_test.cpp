@@ -210,7 +210,6 @@ TEST(predict, every_kernel_of_every_cards_programs_has_a_share) {
                             {.activations = Activations::kMxfp8, .dense_activations = Activations::kMxfp8},
                             {.activations = Activations::kMxfp6},
                             {.activations = Activations::kMxfp4},
-                            {.family = KernelFamily::kInt8},
                             {.family = KernelFamily::kStreaming},
                             {.family = KernelFamily::kGemm}};
   const auto expect_shares = [](const KnownCard& card, const DenseFormats& dense, const RunConfig& run) {

@@ -124,7 +124,6 @@ INSTANTIATE_TEST_SUITE_P(
                     ReduceCase{"grouped", {.family = KernelFamily::kStreaming}, 9, 20},
                     ReduceCase{"split_gemm", {}, 9, 20}, ReduceCase{"gemm", {.family = KernelFamily::kGemm}, 9, 300},
                     ReduceCase{"neutral_gemm", {.family = KernelFamily::kGemm}, 12, 20},
-                    ReduceCase{"int8", {.family = KernelFamily::kInt8, .activations = Activations::kInt8}, 9, 8},
                     ReduceCase{"whole_experts", {}, 9, 2, {8, 8}},
                     ReduceCase{"whole_experts_grouped", {.family = KernelFamily::kStreaming}, 8, 20, {24, 8}},
                     ReduceCase{"prompt", {}, 12, 1500, {0, 16}}),

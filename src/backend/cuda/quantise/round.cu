@@ -10,17 +10,13 @@ void RoundBlocks::launch(const Args& args, const Launch& on) {
   require_shape(args.values > 0 && args.values % kMxBlock == 0, kernel, "whole blocks of 32 values", args.values);
   const int64_t ctas = (args.values / kRoundValues + kRoundThreads - 1) / kRoundThreads;
   switch (args.form) {
-    case Activations::kInt8:
-      return launch_chained(any_round_blocks_f32<Activations::kInt8>, {kernel, on, ctas, kRoundThreads}, args);
     case Activations::kMxfp8:
       return launch_chained(any_round_blocks_f32<Activations::kMxfp8>, {kernel, on, ctas, kRoundThreads}, args);
     case Activations::kMxfp6:
       return launch_chained(any_round_blocks_f32<Activations::kMxfp6>, {kernel, on, ctas, kRoundThreads}, args);
     case Activations::kMxfp4:
       return launch_chained(any_round_blocks_f32<Activations::kMxfp4>, {kernel, on, ctas, kRoundThreads}, args);
-    case Activations::kAuto:
-    case Activations::kF32:
-    case Activations::kBf16: require_shape(false, kernel, "values to round", args.values);
+    default: require_shape(false, kernel, "values to round", args.values);
   }
 }
 

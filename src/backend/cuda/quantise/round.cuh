@@ -1,5 +1,5 @@
 #pragma once
-// round: Round::Args (gemm_plan.h), to nearest, or in MX blocks; group_round: GroupTiles::Args' lists too
+// round: Round::Args (gemm_plan.h), to nearest, or as codes; group_round: GroupTiles::Args' lists too
 // grid one CTA per token, a thread per chunk of 8 slots, by ranges per four; of group_round each places its token's
 //      pairs, after those of its range (ExpertRanges) or of all tokens, which it counts, and its warps list an expert's
 //      tiles each
@@ -41,15 +41,6 @@ struct RoundChunk {
       v[t].y *= inverse * __uint_as_float(norm & 0xffff0000u);
     }
   }
-  // As MXFP8 rounds them: four consecutive lanes have a block. All lanes of the warp together.
-  __device__ void round_mxfp8() {
-    float x[kEighth];
-#pragma unroll
-    for (int i = 0; i < kEighth; ++i) x[i] = i % 2 == 0 ? v[i / 2].x : v[i / 2].y;
-    round_mx<backend::Activations::kMxfp8>(x);
-#pragma unroll
-    for (int t = 0; t < 4; ++t) v[t] = {x[2 * t], x[2 * t + 1]};
-  }
   // As they are stored.
   __device__ void pack(const Round::Args& args, uint32_t (&words)[4]) const {
     const GemmInputRow to{args.to, 0, args.cols};
@@ -82,7 +73,6 @@ __global__ void __launch_bounds__(kRoundTokenThreads) any_round_f32(const __grid
       GemmInputRow{args.to, token, args.cols}.store_chunk_codes(chunk.k, mine, chunk.v);
       continue;
     }
-    if (args.to.in_mxfp8) chunk.round_mxfp8();
     if (!mine) continue;
     chunk.store(args, [&](int copy) {
       return args.places == nullptr ? token : int64_t{args.places[token * args.copies + copy]};

@@ -105,23 +105,29 @@ __global__ void __launch_bounds__(kRoundRowsCols / 8)
   }
 }
 
+// E4M3 by its instruction, which every card from sm_89 on has; the others in integers, which hide behind the memory.
+template <MxFormat kElement>
+__device__ __forceinline__ float round_element(float value) {
+  if constexpr (kElement == MxFormat::kMxfp8E4m3) {
+    return ptx::f16_half(ptx::f16_of_e4m3(ptx::to_e4m3(value)), 0);
+  } else {
+    return mx_decode_element(kElement, mx_encode_element(kElement, value));
+  }
+}
+
+// The lane's values, to what their block holds of them.
+template <backend::Activations kForm>
+__device__ __forceinline__ void round_mx(float (&x)[kEighth]) {
+  const MxScale<kForm> block(largest(x));
+  const float up = block.scale.to_float();
+#pragma unroll
+  for (float& value : x) value = round_element<MxScale<kForm>::kBlocks.element>(value * block.down) * up;
+}
+
 // any_round_blocks: activations in blocks of 32, with a scale each
 // grid 4 lanes per block, 8 values per lane     bytes values * (4 or 2, then 2, with from 4 more)
 // rounding: that of backend/activations.h, to the bit
 inline constexpr int kRoundThreads = 256, kRoundValues = kEighth;  // of a lane
-
-// Where the largest is not finite, so is the scale, and a code of 0 times it is NaN.
-__device__ __forceinline__ void store_int8(const float (&x)[kRoundValues], float most, uint8_t* block, int quarter) {
-  const float inverse = most < kInt8Least ? 0.0f : 127.0f / most;
-  uint2 codes{};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    codes.x |= static_cast<uint32_t>(static_cast<uint8_t>(static_cast<int>(rintf(x[i] * inverse)))) << 8 * i;
-    codes.y |= static_cast<uint32_t>(static_cast<uint8_t>(static_cast<int>(rintf(x[4 + i] * inverse)))) << 8 * i;
-  }
-  *reinterpret_cast<uint2*>(block + 8 * quarter) = codes;
-  if (quarter == 0) *reinterpret_cast<float*>(block + kInt8ScaleAt) = most / 127.0f;
-}
 
 template <Activations kForm>
 __global__ void __launch_bounds__(kRoundThreads) any_round_blocks_f32(const __grid_constant__ RoundBlocks::Args args) {
@@ -142,24 +148,18 @@ __global__ void __launch_bounds__(kRoundThreads) any_round_blocks_f32(const __gr
 #pragma unroll
     for (int i = 0; i < kRoundValues; ++i) x[i] = ptx::f16_half(pairs[i / 2], i % 2);
   }
-  if constexpr (kForm == Activations::kInt8) {
-    const float most = largest(x);  // from here on nobody reads the block
-    if (mine)
-      store_int8(x, most, reinterpret_cast<uint8_t*>(args.to + at / kMxBlock * kMxBlock), static_cast<int>(lane % 4));
-  } else {
-    round_mx<kForm>(x);
-    if (!mine) return;
-    uint4 eight;
-    eight.x = ptx::pack_f16(x[0], x[1]);
-    eight.y = ptx::pack_f16(x[2], x[3]);
-    eight.z = ptx::pack_f16(x[4], x[5]);
-    eight.w = ptx::pack_f16(x[6], x[7]);
-    *reinterpret_cast<uint4*>(args.to + at) = eight;
-    if (args.from == nullptr) return;
+  round_mx<kForm>(x);
+  if (!mine) return;
+  uint4 eight;
+  eight.x = ptx::pack_f16(x[0], x[1]);
+  eight.y = ptx::pack_f16(x[2], x[3]);
+  eight.z = ptx::pack_f16(x[4], x[5]);
+  eight.w = ptx::pack_f16(x[6], x[7]);
+  *reinterpret_cast<uint4*>(args.to + at) = eight;
+  if (args.from == nullptr) return;
 #pragma unroll
-    for (int i = 0; i < kRoundValues; i += 4)
-      *reinterpret_cast<float4*>(args.from + at + i) = {x[i], x[i + 1], x[i + 2], x[i + 3]};
-  }
+  for (int i = 0; i < kRoundValues; i += 4)
+    *reinterpret_cast<float4*>(args.from + at + i) = {x[i], x[i + 1], x[i + 2], x[i + 3]};
 }
 
 }  // namespace nibble::backend::cuda

@@ -1,6 +1,6 @@
 #pragma once
-// Rounded activations. In blocks of 32 (backend/activations.h) where they lie, for
-// experts; and as codes of rows, which wgmma multiplies in FP8:
+// Rounded activations. In blocks of 32 (backend/activations.h) where they lie, for who multiplies values; and as codes
+// of rows, which wgmma multiplies in FP8:
 //
 // A row is rounded in MX blocks as MXFP8 says (backend/activations.h). Its scale is the largest of its blocks'; a code
 // of a block whose scale is d binades smaller is rounded once more, to the e4m3 nearest to it times 2^-d. So a block's
@@ -12,47 +12,33 @@
 #include "base/dtype.h"
 #include "base/mx.h"
 
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <string_view>
 
 namespace nibble::backend::cuda {
 
 // In MX blocks: `to` gets the rounded values as f16; from, where given, gets them, too. f16 holds them exactly where
 // the largest is below 2^16 and a block's scale not below 2^-15 (mxfp8), 2^-21 (mxfp6) or 2^-23 (mxfp4); smaller ones
-// become multiples of 2^-24. kInt8: a block's 64 bytes become 32 int8, their scale in f32, 28 unused. Whatever order a
-// row's k have in `to`: a block must be 64 bytes at a multiple of 64, which layout/wgmma_b.h keeps.
+// become multiples of 2^-24. Whatever order a row's k have in `to`: a block must be 64 bytes at a multiple of 64, which
+// layout/wgmma_b.h keeps.
 struct RoundBlocks {
   static constexpr std::string_view kTile = "a block of 32 per 4 threads";
   struct Args {
-    Activations form = Activations::kMxfp8;  // one that rounds
+    Activations form = Activations::kMxfp8;  // in MX blocks
     float* from = nullptr;                   // [values], 16-byte aligned; null: they are in `to`, as f16
     F16* to = nullptr;                       // [values], 64-byte aligned
     int64_t values = 0;                      // a multiple of 32
   };
   [[nodiscard]] static constexpr Kernel name(Activations form) {
     switch (form) {
-      case Activations::kInt8: return {"any_round_blocks_f32<int8>"};
       case Activations::kMxfp8: return {"any_round_blocks_f32<mxfp8>"};
       case Activations::kMxfp6: return {"any_round_blocks_f32<mxfp6>"};
       case Activations::kMxfp4: return {"any_round_blocks_f32<mxfp4>"};
-      case Activations::kAuto:
-      case Activations::kF32:
-      case Activations::kBf16: break;
+      default: return {};
     }
-    return {};
   }
   static void launch(const Args& args, const Launch& on);
 };
-inline constexpr int kInt8BlockBytes = 64, kInt8ScaleAt = 32;
-
-// On the host: a value of the blocks that kInt8 made.
-[[nodiscard]] inline float int8_value(const std::byte* blocks, int64_t at) {
-  const std::byte* const block = blocks + at / kMxBlock * kInt8BlockBytes;
-  float scale = 0;
-  std::memcpy(&scale, block + kInt8ScaleAt, sizeof(scale));
-  return static_cast<float>(static_cast<int8_t>(block[at % kMxBlock])) * scale;
-}
 
 inline constexpr int kRoundRowsCols = 4096;
 

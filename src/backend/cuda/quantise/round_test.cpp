@@ -1,7 +1,5 @@
-// Rounded activations, in blocks and in codes of rows, and the experts' products on dp4a, on the device: against the
-// contract's bits and double sums.
+// Rounded activations, in blocks and in codes of rows, on the device: against the contract's bits.
 
-#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/testing/round.h"
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/testing/card.h"
@@ -15,7 +13,7 @@ class RoundBlocksTest : public CudaTest {};
 
 TEST_F(RoundBlocksTest, are_the_bits_of_the_contract_wherever_they_come_from) {
   const auto run = [&](const RoundBlocks::Args& args) { RoundBlocks::launch(args, on_); };
-  for (const Activations form : kRounded)
+  for (const Activations form : kInMxBlocks)
     for (const bool from_f32 : {true, false})
       for (const int64_t rows : {1, 3, 129}) {
         check_round<DeviceArray>({.rows = rows, .cols = 2880, .form = form, .from_f32 = from_f32}, run);
@@ -27,23 +25,6 @@ TEST_F(RoundBlocksTest, are_the_bits_of_the_contract_wherever_they_come_from) {
 TEST_F(RoundBlocksTest, leave_every_code_as_it_is_and_know_every_scale) {
   for (const Activations form : kInMxBlocks)
     check_codes<DeviceArray>(form, [&](const RoundBlocks::Args& args) { RoundBlocks::launch(args, on_); });
-}
-
-TEST_F(RoundBlocksTest, experts_on_int8_are_the_plain_product_for_one_to_many_pairs) {
-  const auto check = [&](const Int8Case& c) {
-    const int64_t pairs = int64_t{c.tokens} * 4;
-    check_int8_experts<DeviceArray>(
-        c,
-        [&](const GroupedUp::Args& args) {
-          Int8Up::launch(args, plan_int8(2 * int64_t{args.inter}, pairs, c.experts), on_);
-        },
-        [&](const GroupedDown::Args& args) { Int8Down::launch(args, plan_int8(args.hidden, pairs, c.experts), on_); });
-  };
-  for (const int tokens : {1, 2, 3, 8, 9, 17, 65})
-    for (const GemmRouting routing : {GemmRouting::kRandom, GemmRouting::kSameForAll})
-      check({.routing = routing, .tokens = tokens, .experts = 7});
-  check({.tokens = 5, .experts = 6, .hidden = 2880, .inter = 2880});
-  for (const int inter : {1440, 736, 672, 32}) check({.tokens = 5, .experts = 6, .inter = inter});
 }
 
 class RoundRowsTest : public CudaTest {

@@ -12,4 +12,11 @@ __device__ inline float gumbel(uint32_t word) {
   return -logf(-logf(u));
 }
 
+// Of one token.
+__device__ inline float gumbel(uint64_t seed, uint64_t position, int token) {
+  const Philox4 words = philox(seed, static_cast<uint64_t>(token / 4), position);
+  const uint32_t low = token % 2 == 0 ? words[0] : words[1], high = token % 2 == 0 ? words[2] : words[3];
+  return gumbel(token % 4 < 2 ? low : high);  // no place that is only known later: it would leave the registers
+}
+
 }  // namespace nibble::backend::cuda

@@ -247,9 +247,7 @@ __global__ void __launch_bounds__(kScreenThreads, 1) any_screen(const __grid_con
         const float y = a.copy.scale[row] * (step * static_cast<float>(steps));
         a.y[int64_t{token} * a.copy.rows + row] = y;
         RankedValue draw = {y, row};
-        if (!p.greedy())
-          draw.value = y / p.get<&SamplingParams::temperature>() +
-                       gumbel(philox(p.seed, static_cast<uint64_t>(row / 4), p.position)[static_cast<size_t>(row % 4)]);
+        if (!p.greedy()) draw.value = y / p.get<&SamplingParams::temperature>() + gumbel(p.seed, p.position, row);
         if (before(draw, best[set])) best[set] = draw;
       }
     }
@@ -315,8 +313,7 @@ __device__ inline float least_draw(const Screen::Args& a, int token, int row, fl
   const float least = product - own.common - kOfRows * own.length * (a.copy.kept[row] + a.copy.lost[row]);
   const SampleRowParams& p = a.params[token];
   if (p.greedy()) return least;
-  return least + p.get<&SamplingParams::temperature>() *
-                     gumbel(philox(p.seed, static_cast<uint64_t>(row / 4), p.position)[static_cast<size_t>(row % 4)]);
+  return least + p.get<&SamplingParams::temperature>() * gumbel(p.seed, p.position, row);
 }
 
 // least_draw of each token, to `least`. A token has a team of warps, whose sums go to `sums`. Ends with a barrier.

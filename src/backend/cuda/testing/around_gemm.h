@@ -94,7 +94,6 @@ struct NormCase {
   InputType type = InputType::kF16;
   bool panels = false;
   bool normed = true, rounded = true;
-  bool in_mxfp8 = false;  // GemmInput
 };
 
 // What a case adds up and norms.
@@ -180,7 +179,7 @@ void check_norm(const NormCase& c, const Run& run) {
                             .bias = c.splits > 0 ? on_bias.get() : nullptr,
                             .norm = c.normed || c.rounded ? on_norm.get() : nullptr,
                             .normed = c.normed ? normed.get() : nullptr,
-                            .rounded = {c.rounded ? rounded.get() : nullptr, c.type, c.panels ? rows : 0, c.in_mxfp8},
+                            .rounded = {c.rounded ? rounded.get() : nullptr, c.type, c.panels ? rows : 0},
                             .tokens = c.tokens,
                             .hidden = c.hidden,
                             .eps = 1e-5f};
@@ -201,7 +200,6 @@ void check_norm(const NormCase& c, const Run& run) {
   }
   check_normed(in, got_x, got, double{args.eps});
   std::vector<uint16_t> want;
-  if (c.in_mxfp8) round_activations(Activations::kMxfp8, got);
   if (codes) {
     const std::vector<uint8_t> bytes = to_mx_rows(got, c.hidden, c.type);
     want.resize(bytes.size() / 2);

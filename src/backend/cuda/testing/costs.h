@@ -54,7 +54,7 @@ struct AttendHeads {
 [[nodiscard]] inline KernelCost cost(const Router::Args& a) {
   const int64_t in = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
   return {.bytes = 2 * (int64_t{a.experts} + 1) * a.hidden + 2 * int64_t{a.experts} +
-                   ((a.normed != nullptr ? 18 : 14) + (a.rest != nullptr ? 4 : 0)) * in + 4 * out,
+                   (14 + (a.rest != nullptr ? 4 : 0)) * in + 4 * out,
           .flops = 2 * out * a.hidden};
 }
 
@@ -135,8 +135,7 @@ struct AttendHeads {
 
 [[nodiscard]] inline KernelCost cost(const Combine::Args& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden;
-  return {.bytes = count * (a.sums.bytes() + (a.rows != nullptr ? 4 : 2)),
-          .flops = count * (a.sums.of_experts() ? 2 : 1) * a.sums.splits};
+  return {.bytes = count * (a.sums.bytes() + 2), .flops = count * (a.sums.of_experts() ? 2 : 1) * a.sums.splits};
 }
 
 [[nodiscard]] inline KernelCost cost(const RopeSums::Args& a) {
@@ -146,16 +145,11 @@ struct AttendHeads {
           .flops = (a.sums.splits + 3) * (q + 2 * kv)};
 }
 
-[[nodiscard]] inline KernelCost cost(const RouteTokens::Args& a) {
-  const int64_t tokens = a.tokens, out = tokens * a.experts;
-  return {.bytes = 2 * int64_t{a.experts} * a.hidden + 4 * tokens * a.hidden + 4 * out + 8 * tokens * a.topk,
-          .flops = 2 * out * a.hidden};
-}
-
 [[nodiscard]] inline KernelCost cost(const NormRouteArgs& a) {
-  const KernelCost norm = cost(a.norm), route = cost(a.route);
-  const int64_t again = 4 * int64_t{a.norm.tokens} * a.norm.hidden;  // route's x, which nobody reads
-  return {.bytes = norm.bytes + route.bytes - again, .flops = norm.flops + route.flops};
+  const KernelCost norm = cost(a.norm);
+  const int64_t out = int64_t{a.norm.tokens} * a.experts;
+  return {.bytes = norm.bytes + 2 * int64_t{a.experts} * a.norm.hidden + 4 * out + 8 * int64_t{a.norm.tokens} * a.topk,
+          .flops = norm.flops + 2 * out * a.norm.hidden};
 }
 
 [[nodiscard]] inline KernelCost cost(const RouteSums::Args& a) {

@@ -30,7 +30,11 @@ void Sm90SplitGemm::launch(const SplitGemmArgs& args, const SplitGemmPlan& plan,
 
 void Sm90NormRoute::launch(const NormRouteArgs& args, const Plan& plan, const Launch& on) {
   check_args(args);
-  launch_chained(sm90_norm_route, planned(kName, plan, on), args);
+  const int tokens = norm_route_tokens(args.norm.tokens);
+  auto* const kernel = tokens == 8    ? sm90_norm_route<NormRouteTile<8>>
+                       : tokens == 16 ? sm90_norm_route<NormRouteTile<16>>
+                                      : sm90_norm_route<NormRouteTile<32>>;
+  launch_chained(kernel, planned(kName, plan, on), args);
 }
 
 }  // namespace nibble::backend::cuda

@@ -3,13 +3,13 @@
 // normed[t] · W[e] + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments:
 // around_gemm.h NormRouteArgs
 // x, normed f32 [tokens, hidden]     sums as any_norm_sums takes them     W bf16 [experts, hidden] row-major
-// grid one cluster of eight CTAs per eight tokens, a CTA per eighth of the columns: it adds these up and multiplies
-//      them for all experts; W's come while the kernel before ends. Squares go to all CTAs, a token's parts of the
-//      logits to the one that chooses for it. Then each chooses, and stores what is normed of its columns
+// grid one cluster of eight CTAs per 8, 16 or 32 tokens, a CTA per eighth of the columns: it adds these up and
+//      multiplies them for all experts; W's come while the kernel before ends. Squares go to all CTAs, a token's parts
+//      of the logits to the one that chooses for it. Then each chooses, and stores what is normed of its columns
 // mma  m16n8k16, weights on the m side; norm * x as two bf16, which keep 16 bits
 // bytes, flops: cost(); W once per cluster from L2
-// measured 2026-11-26 (H100, 128 experts x 2880, five splits, in a chain): 16 tokens 5.4 us, 32 5.5, 64 6.2;
-//      any_norm_sums and any_route_tokens 6.9, 7.0, 7.1
+// measured 2026-11-26 (H100, 128 experts x 2880, five splits, in a chain): 16 tokens 5.4 us, 32 5.5, 64 6.2; with
+//      clusters of 16 tokens 128 10.4, of 32 tokens 256 16.3
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/dense/gemm_input.cuh"
@@ -25,14 +25,24 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kNormRouteWarps = kNormRouteThreads / layout::kWarpLanes;
-// A warp has a panel of the even four of the tokens, or of the odd ones.
-static_assert(kNormRouteTokens == 8 && kNormRouteWarps == 2 * kNormRoutePanels);
-static_assert(kNormRouteExperts <= kNormRouteWarps * layout::kTileRows);  // of a warp's mma
 static_assert(kNormRouteExperts <= Choice::kOwn * layout::kWarpLanes);
 
+// kTheTokens: of a cluster.
+template <int kTheTokens>
+struct NormRouteTile {
+  static constexpr int kTokens = kTheTokens;
+  static constexpr int kWarps = kNormRouteThreads / layout::kWarpLanes;
+  static constexpr int kFours = kTokens / 4;  // of tokens: a warp's task is four of them and a panel
+  static constexpr int kTasks = (kNormRoutePanels * kFours + kWarps - 1) / kWarps;
+  static constexpr int kOwn = kTokens / kNormRouteCtas;  // whose experts a CTA chooses
+  // Of an mma: a warp has 16 experts and all of the tokens, or half of them.
+  static constexpr int kExpertWarps = kNormRouteExperts / layout::kTileRows;
+  static constexpr int kSets = kTokens == 8 ? 1 : kWarps / kExpertWarps, kEights = kTokens / 8 / kSets;
+};
+
 // W | norm * x, the high parts and the low ones | the columns' norm and bias | what comes from all CTAs: squares by
-// panel, the own token's logits | barriers: of W, norm and bias; of what comes
+// panel, logits of own tokens | barriers: of W, norm and bias; of what comes
+template <class Tile>
 struct NormRouteShared {
   uint32_t base;
   int pitch, rows, panels;  // bytes of a row, rows of W, panels of all CTAs
@@ -44,37 +54,38 @@ struct NormRouteShared {
         panels(hidden / layout::kPanelK) {}
   __device__ uint32_t weight(int expert) const { return base + static_cast<uint32_t>(expert * pitch); }
   __device__ uint32_t x(int part, int token) const {
-    return weight(rows) + static_cast<uint32_t>((part * kNormRouteTokens + token) * pitch);
+    return weight(rows) + static_cast<uint32_t>((part * Tile::kTokens + token) * pitch);
   }
   __device__ uint32_t norm(int column) const { return x(2, 0) + static_cast<uint32_t>(2 * column); }
   __device__ uint32_t bias(int column) const { return norm(0) + static_cast<uint32_t>(pitch + 2 * column); }
   __device__ uint32_t squares(int panel, int token) const {
-    return bias(0) + static_cast<uint32_t>(pitch + (panel * kNormRouteTokens + token) * 4);
+    return bias(0) + static_cast<uint32_t>(pitch + (panel * Tile::kTokens + token) * 4);
   }
-  __device__ uint32_t logit(int rank, int expert) const {
-    return squares(panels, 0) + static_cast<uint32_t>((rank * rows + expert) * 4);
+  __device__ uint32_t logit(int rank, int own, int expert) const {
+    return squares(panels, 0) + static_cast<uint32_t>(((rank * Tile::kOwn + own) * rows + expert) * 4);
   }
-  __device__ uint32_t loaded() const { return logit(kNormRouteCtas, 0); }
+  __device__ uint32_t loaded() const { return logit(kNormRouteCtas, 0, 0); }
   __device__ uint32_t come() const { return loaded() + 8; }
   __device__ uint32_t end() const { return come() + 8; }
   __device__ uint32_t come_bytes() const { return loaded() - squares(0, 0); }
 };
 
-// Half a row tile of a token: lanes 8 t to 8 t + 7 have the warp's panel of token t of its four.
+// Half a row tile of a token, of a task's panel: lanes 8 t to 8 t + 7 have that of token t of the even four, or of the
+// odd ones, of eight.
+template <class Tile>
 struct NormRouteHalf {
   bool mine;
   int panel, token, column;  // panel, column: of the CTA's; token: of the tile
   Quad x[2];
 
-  __device__ NormRouteHalf(const NormSums::Args& a, const NormRoutePart& part, int first_token) {
-    const auto lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes,
-               warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
-    panel = warp / 2;
-    token = warp % 2 + lane / 8 * 2;
+  __device__ void start(const NormSums::Args& a, int task, const NormRoutePart& part, int first_token) {
+    const auto lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+    panel = task / Tile::kFours;
+    token = task % Tile::kFours / 2 * 8 + task % 2 + lane / 8 * 2;
     column = panel * layout::kPanelK + lane % 8 / 2 * layout::kTileRows + lane % 2 * 4;
     mine = panel < part.panels && first_token + token < a.tokens;
   }
-  __device__ void add(const NormSums::Args& a, const NormRouteShared& shared, int first_column, int first_token) {
+  __device__ void add(const NormSums::Args& a, const NormRouteShared<Tile>& shared, int first_column, int first_token) {
     if (!mine) return;
     const int k = first_column + column;
     float* const row = a.x + int64_t{first_token + token} * a.hidden + k;
@@ -91,7 +102,7 @@ struct NormRouteHalf {
       for (int c = 0; c < 4; ++c) x[q].v[c] += delta[q].v[c];
   }
   // The token's squares, of this panel, to all CTAs; norm * x to shared memory.
-  __device__ void hand_on(const NormRouteShared& shared, const NormRoutePart& part) const {
+  __device__ void hand_on(const NormRouteShared<Tile>& shared, const NormRoutePart& part) const {
     if (panel >= part.panels) return;
     float squares = 0;
     for (int q = 0; q < 2; ++q)
@@ -111,7 +122,7 @@ struct NormRouteHalf {
       }
     }
   }
-  __device__ void store(const NormSums::Args& a, const NormRouteShared& shared, int first_column, int first_token,
+  __device__ void store(const NormSums::Args& a, const NormRouteShared<Tile>& shared, int first_column, int first_token,
                         float inverse) const {
     if (!mine) return;
     float v[8];
@@ -133,7 +144,8 @@ struct NormRouteHalf {
 };
 
 // The norm's factor of a token of the tile, once all has come: known to each of the eight lanes that ask.
-__device__ __forceinline__ float inverse_of(const NormSums::Args& a, const NormRouteShared& shared, int token) {
+template <class Tile>
+__device__ __forceinline__ float inverse_of(const NormSums::Args& a, const NormRouteShared<Tile>& shared, int token) {
   float squares = 0;
   for (auto p = static_cast<int>(threadIdx.x) % 8; p < shared.panels; p += 8)
     squares += __uint_as_float(ptx::load_shared4(shared.squares(p, token)));
@@ -141,33 +153,42 @@ __device__ __forceinline__ float inverse_of(const NormSums::Args& a, const NormR
   return 1.0f / sqrtf(squares / static_cast<float>(a.hidden) + a.eps);
 }
 
-// The CTA's part of the logits of 16 experts, each token's to the CTA that chooses for it.
-__device__ __forceinline__ void multiply_part(const NormRouteShared& shared, int first_expert, int steps) {
+// The CTA's part of the logits of 16 experts and the tokens from 8 first_eight on, to who chooses for these.
+template <class Tile>
+__device__ __forceinline__ void multiply_part(const NormRouteShared<Tile>& shared, int first_expert, int first_eight,
+                                              int steps) {
   const auto lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes,
              rank = static_cast<int>(blockIdx.x) % kNormRouteCtas;
-  float high[4] = {}, low[4] = {};
+  float high[Tile::kEights][4] = {}, low[Tile::kEights][4] = {};
   // Rows that the lane names: W's of an A operand; x's high parts, then the low ones.
   uint32_t w_at = shared.weight(first_expert + lane % 16) + static_cast<uint32_t>(lane / 16 * 16);
-  uint32_t x_at = shared.x(lane / 16, lane % 8) + static_cast<uint32_t>(lane / 8 % 2 * 16);
+  uint32_t x_at = shared.x(lane / 16, 8 * first_eight + lane % 8) + static_cast<uint32_t>(lane / 8 % 2 * 16);
 #pragma unroll 4
   for (int step = 0; step < steps; ++step, w_at += 32, x_at += 32) {
-    uint32_t w[4], x[4];
+    uint32_t w[4];
     ptx::load_matrices(w, w_at);
-    ptx::load_matrices(x, x_at);
-    ptx::mma_m16n8k16_bf16(high, w, x[0], x[1]);
-    ptx::mma_m16n8k16_bf16(low, w, x[2], x[3]);
+#pragma unroll
+    for (int n = 0; n < Tile::kEights; ++n) {
+      uint32_t x[4];
+      ptx::load_matrices(x, x_at + static_cast<uint32_t>(8 * n * shared.pitch));
+      ptx::mma_m16n8k16_bf16(high[n], w, x[0], x[1]);
+      ptx::mma_m16n8k16_bf16(low[n], w, x[2], x[3]);
+    }
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int to = lane % 4 * 2 + i % 2;
-    const uint32_t at = shared.logit(rank, first_expert + lane / 4 + i / 2 * 8);
-    ptx::send4(ptx::cluster_address(at, to), high[i] + low[i], ptx::cluster_address(shared.come(), to));
-  }
+  for (int n = 0; n < Tile::kEights; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = 8 * (first_eight + n) + lane % 4 * 2 + i % 2, to = token / Tile::kOwn;
+      const uint32_t at = shared.logit(rank, token % Tile::kOwn, first_expert + lane / 4 + i / 2 * 8);
+      ptx::send4(ptx::cluster_address(at, to), high[n][i] + low[n][i], ptx::cluster_address(shared.come(), to));
+    }
 }
 
-// The experts of the CTA's own token, by a warp.
-__device__ __forceinline__ void choose_token(const RouteTokens::Args& a, const NormRouteShared& shared, int64_t row,
-                                             float inverse) {
+// The experts of an own token, by a warp.
+template <class Tile>
+__device__ __forceinline__ void choose_token(const NormRouteArgs& a, const NormRouteShared<Tile>& shared, int own,
+                                             int64_t row, float inverse) {
   const auto lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const int expert = Choice::kOwn * lane;
   const ExpertChoice of{.experts = a.experts, .topk = a.topk};
@@ -176,7 +197,7 @@ __device__ __forceinline__ void choose_token(const RouteTokens::Args& a, const N
     Quad sum;
 #pragma unroll
     for (int rank = 0; rank < kNormRouteCtas; ++rank) {
-      const uint4 part = ptx::load_shared16(shared.logit(rank, expert));
+      const uint4 part = ptx::load_shared16(shared.logit(rank, own, expert));
       sum.add(
           float4{__uint_as_float(part.x), __uint_as_float(part.y), __uint_as_float(part.z), __uint_as_float(part.w)});
     }
@@ -186,24 +207,22 @@ __device__ __forceinline__ void choose_token(const RouteTokens::Args& a, const N
     sum.store(a.logits + row * a.experts + expert);
   }
   while (choice.picked < a.topk) choice.pick();
-  const float mine = expf(choice.logit - __shfl_sync(kEveryLane, choice.logit, 0));
-  float all = 0;
-  for (int k = 0; k < a.topk; ++k) all += __shfl_sync(kEveryLane, mine, k);
+  const float weight = choice.softmax();
   if (lane >= a.topk) return;
   a.ids[row * a.topk + lane] = choice.id;
-  a.weights[row * a.topk + lane] = mine / all;
+  a.weights[row * a.topk + lane] = weight;
 }
 
+template <class Tile>
 __global__ void __cluster_dims__(kNormRouteCtas, 1, 1) __launch_bounds__(kNormRouteThreads, 1)
     sm90_norm_route(const __grid_constant__ NormRouteArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const NormSums::Args& a = args.norm;
-  const RouteTokens::Args& route = args.route;
-  const NormRouteShared shared(smem, a.hidden, route.experts);
+  const NormRouteShared<Tile> shared(smem, a.hidden, args.experts);
   const auto thread = static_cast<int>(threadIdx.x), lane = thread % layout::kWarpLanes,
              warp = thread / layout::kWarpLanes;
   const auto rank = static_cast<int>(blockIdx.x) % kNormRouteCtas;
-  const int first_token = static_cast<int>(blockIdx.x) / kNormRouteCtas * kNormRouteTokens;
+  const int first_token = static_cast<int>(blockIdx.x) / kNormRouteCtas * Tile::kTokens;
   const NormRoutePart part(a.hidden, rank);
   const int first_column = part.first * layout::kPanelK;
   const auto bytes = static_cast<uint32_t>(part.panels * layout::kPanelK * 2);
@@ -221,26 +240,35 @@ __global__ void __cluster_dims__(kNormRouteCtas, 1, 1) __launch_bounds__(kNormRo
     if (lane == 1 && a.bias != nullptr) ptx::bulk_copy(shared.bias(0), a.bias + first_column, bytes, shared.loaded());
   }
   // Not a bulk copy per row: 64 tokens would take 7.2 us.
-  for (int e = warp; e < route.experts; e += kNormRouteWarps)
+  for (int e = warp; e < args.experts; e += Tile::kWarps)
     for (int k = 8 * lane; k < part.panels * layout::kPanelK; k += 8 * layout::kWarpLanes)
       ptx::async_copy16(shared.weight(e) + static_cast<uint32_t>(2 * k),
-                        route.weight + int64_t{e} * a.hidden + first_column + k, ptx::Fill::kCopy);
+                        args.weight + int64_t{e} * a.hidden + first_column + k, ptx::Fill::kCopy);
   ptx::mbarrier_arrive_behind_copies(shared.loaded());
-  NormRouteHalf half(a, part, first_token);
+  NormRouteHalf<Tile> halves[Tile::kTasks];
+#pragma unroll
+  for (int i = 0; i < Tile::kTasks; ++i) halves[i].start(a, i * Tile::kWarps + warp, part, first_token);
   ptx::grid_dependency_launch();
   ptx::cluster_wait();  // all have barriers for what comes
   ptx::grid_dependency_wait();
-  half.add(a, shared, first_column, first_token);
+#pragma unroll
+  for (int i = 0; i < Tile::kTasks; ++i) halves[i].add(a, shared, first_column, first_token);
   ptx::mbarrier_wait(shared.loaded(), 0);
-  half.hand_on(shared, part);
+#pragma unroll
+  for (int i = 0; i < Tile::kTasks; ++i) halves[i].hand_on(shared, part);
   __syncthreads();
-  const int first_expert = warp * layout::kTileRows;
-  if (first_expert < route.experts)
-    multiply_part(shared, first_expert, part.panels * layout::kPanelK / layout::kTileRows);
+  const int first_expert = warp % Tile::kExpertWarps * layout::kTileRows, set = warp / Tile::kExpertWarps;
+  if (first_expert < args.experts && set < Tile::kSets)
+    multiply_part<Tile>(shared, first_expert, set * Tile::kEights, part.panels * layout::kPanelK / layout::kTileRows);
   ptx::mbarrier_wait(shared.come(), 0);
-  if (warp == kNormRouteWarps - 1 && first_token + rank < a.tokens)  // it has a panel of the widest rows only
-    choose_token(route, shared, first_token + rank, inverse_of(a, shared, rank));
-  if (half.panel < part.panels) half.store(a, shared, first_column, first_token, inverse_of(a, shared, half.token));
+  // The last warps choose: they have a panel of the widest rows only.
+  const int own = warp - (Tile::kWarps - Tile::kOwn), token = rank * Tile::kOwn + own;
+  if (own >= 0 && first_token + token < a.tokens)
+    choose_token<Tile>(args, shared, own, first_token + token, inverse_of<Tile>(a, shared, token));
+#pragma unroll
+  for (int i = 0; i < Tile::kTasks; ++i)
+    if (halves[i].panel < part.panels)
+      halves[i].store(a, shared, first_column, first_token, inverse_of<Tile>(a, shared, halves[i].token));
 }
 
 }  // namespace nibble::backend::cuda

@@ -25,7 +25,6 @@ struct CombineCase {
 
 // any_combine's launch.
 [[nodiscard]] inline emulation::Launch combine_launch(const Combine::Args& args) {
-  if (args.rows != nullptr) return {.grid = args.tokens, .threads = norm_threads(args.hidden), .predecessor = {}};
   return {.grid = (args.tokens + 7) / 8,
           .threads = kCombineThreads,
           .grid_y = combine_parts(args.hidden),

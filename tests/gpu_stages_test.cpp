@@ -240,8 +240,8 @@ TEST_F(Gpu, block_scaled_experts_match_the_reference_that_rounds_so) {
   }
 }
 
-// On a GB10's kernels, on those of every card, and on the streaming ones. Pages of f32: attention is the plain one, so
-// a pass rounds what o takes. Narrow experts: the reference's time goes to the layers that are tested.
+// On a GB10's kernels and on those of every card. Pages of f32: attention is the plain one, so a pass rounds what o
+// takes. Narrow experts: the reference's time goes to the layers that are tested.
 TEST_F(Gpu, dense_layers_of_rounded_activations_match_the_reference_that_rounds_so) {
   model::ModelConfig config = two_layers_of_120b();
   config.dims.inter = 576;

@@ -55,7 +55,6 @@ constexpr KernelShare kShares[] = {
      .cycle_bytes = 24,
      .feeding = kOwn,
      .from = "2026-11-25-h100-moe-down.json"},
-    // dp4a, told as a share of mma.sync's peak: its prompt of 2048 tokens.
     {.kernel = "any_top_experts", .step_us = 2, .token_us = 0.003, .from = kH100Chains},
     // The row tile of a warp, as in moe_up, for more tokens: 256 and 512 of them tell what its products cost.
     {.kernel = "grouped<",

@@ -131,23 +131,19 @@ void Maker::route_plainly() {
 }
 
 void Maker::route_sums() {
-  norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_, row_codes());
+  norms_while_rounding_ = experts_gemms_ && !experts_take_codes();
   if (!norms_while_rounding_) {
     norm_sums({kMlpNorm}, delta_,
-              [exact = !rounds(activations_), to_codes = experts_take_codes(), codes = experts_plan_.input](
-                  const Binding& b, NormSums::Args& args) {
+              [to_codes = experts_take_codes(), codes = experts_plan_.input](const Binding& b, NormSums::Args& args) {
                 args.norm = b.w.mlp_norm;
                 if (to_codes) {
                   args.rounded = {.at = b.at.gemm_x, .type = codes};
-                } else if (exact) {
-                  args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
                 } else {
-                  args.normed = b.at.normed;
+                  args.rounded = {.at = &b.at.normed_f16->bits, .type = InputType::kF16};
                 }
               });
   }
-  const bool floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
-  hold(Slot::kNormed, floats ? SlotForm::kFloats : SlotForm::kNothing);
+  hold(Slot::kNormed, SlotForm::kNothing);
   leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && own_.all();
   add<RouteSums>({kMlpNorm, kRouter, kRouterBias}, [n = tokens(), adds = norms_while_rounding_, delta = delta_,
                                                     ranges = leaves_ranges_](const Binding& b) {
@@ -179,11 +175,6 @@ void Maker::moe() {
   delta_ = experts_delta();
   if (plain()) return plain_moe(up, down);
   for (const Slot slot : {Slot::kExpertIds, Slot::kExpertWeights}) hold(slot, SlotForm::kFloats);
-  // A decode step reads weights: rounding would only lose.
-  if (!fused_ && !experts_take_codes() && !row_codes())
-    round_blocks(
-        activations_, [](const Binding& b) { return b.at.normed; }, [](const Binding& b) { return b.at.normed_f16; },
-        tokens_ * d_.hidden);
   if (experts_gemms_) {
     gemm_moe(up, down);
   } else if (fused_) {
@@ -266,6 +257,7 @@ void Maker::group_tiles(int tile_tokens) {
 }
 
 void Maker::grouped_moe(const Roles& up, const Roles& down) {
+  round_blocks(activations_, tokens_ * d_.hidden, [](const Binding& b) { return b.at.normed_f16; });
   group_tiles(grouped_tokens(d_.hidden, hidden_width_, device_));
   const auto groups = [](const Binding& b) {
     return MoeGroups{b.at.moe_pairs, b.at.moe_tiles, b.at.moe_tile_counts, to_int(b.config.dims.topk)};
@@ -291,9 +283,8 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
   };
   hold(Slot::kExpertHidden, SlotForm::kF16);
   add<GroupedUp>(plan_row_warps(d_.hidden, kGrouped, device_), up, up_args);
-  round_blocks(
-      activations_, [](const Binding&) -> float* { return nullptr; },
-      [](const Binding& b) { return b.at.expert_hidden_f16; }, tokens_* d_.topk* hidden_width_);
+  round_blocks(activations_, tokens_ * d_.topk * hidden_width_,
+               [](const Binding& b) { return b.at.expert_hidden_f16; });
   add<GroupedDown>(plan_row_warps(hidden_width_, kGrouped, device_), down, down_args);
 }
 
@@ -303,6 +294,11 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   const GemmPlan first = experts_plan_.first, second = experts_plan_.second;
   group_and_round(by_place, first.tokens);
   const int places = to_int(max_places(pairs, d_.experts));
+  const auto x_of = [by_place](const Binding& b) { return by_place ? b.at.gemm_placed_x : b.at.gemm_x; };
+  const bool as_values = !row_codes() && !experts_take_codes();
+  if (as_values)
+    round_blocks(activations_, (by_place ? places : tokens_) * d_.hidden,
+                 [=](const Binding& b) { return reinterpret_cast<F16*>(x_of(b)); });
   const InputType codes = experts_take_codes() ? experts_plan_.input : InputType::kMxfp8;
   // Both products; the second one reads what it is told of `down`.
   const auto args_of = [=, row_codes = row_codes(), top = args_.scales.experts.largest](const Binding& b) {
@@ -310,7 +306,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
                     .order = layout::RowOrder::kGateUp,
                     .weights = b.w.gate_up.data,
                     .bias = b.w.gate_up_bias,
-                    .x = by_place ? b.at.gemm_placed_x : b.at.gemm_x,
+                    .x = x_of(b),
                     .rows = to_int(2 * b.config.dims.inter),
                     .cols = to_int(b.config.dims.hidden),
                     .tokens = to_int(pairs),
@@ -343,11 +339,9 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   planned(first.kernel, first, up, experts_.launch, args_of);
   if (row_codes()) {
     round_u();
-  } else if (!experts_take_codes()) {
-    round_blocks(
-        activations_, [](const Binding&) -> float* { return nullptr; },
-        [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); },
-        (by_place ? places : pairs) * hidden_width_);
+  } else if (as_values) {
+    round_blocks(activations_, (by_place ? places : pairs) * hidden_width_,
+                 [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_u); });
   }
   planned(second.kernel, second, down, experts_.launch, [=, rounded = row_codes()](const Binding& b) {
     GemmArgs args = args_of(b);

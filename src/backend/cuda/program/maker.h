@@ -260,12 +260,11 @@ class Maker {
   }
 
   // In their place, before who multiplies them as if they were exact.
-  template <class From, class To>
-  void round_blocks(Activations form, From from, To to, int64_t values) {
+  template <class At>
+  void round_blocks(Activations form, int64_t values, At at) {
     if (!rounds(form)) return;
-    add<RoundBlocks>(RoundBlocks::name(form), RoundBlocks::kTile, {}, [=](const Binding& b) {
-      return RoundBlocks::Args{.form = form, .from = from(b), .to = to(b), .values = values};
-    });
+    add<RoundBlocks>(RoundBlocks::name(form), RoundBlocks::kTile, {},
+                     [=](const Binding& b) { return RoundBlocks::Args{.form = form, .at = at(b), .values = values}; });
   }
 
   // A launch per kGemvTokens tokens, of the arguments from token t on.
@@ -315,10 +314,8 @@ class Maker {
   // What lies in Arena::gemm_x, where the layer's activations are to be rounded and are not codes.
   void round_input(const GemmShape& shape, const GemmInput& in) {
     if (in_codes(in.type)) return;
-    round_blocks(
-        shape.activations, [](const Binding&) -> float* { return nullptr; },
-        [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_x); },
-        std::max<int64_t>(in.rows, shape.tokens) * shape.cols);
+    round_blocks(shape.activations, std::max<int64_t>(in.rows, shape.tokens) * shape.cols,
+                 [](const Binding& b) { return reinterpret_cast<F16*>(b.at.gemm_x); });
   }
   using BiasOf = const Bf16* (*)(const Binding&);
   // W · Arena::gemm_x without bias, in the order of the packed rows. `put` says where it goes.

@@ -146,14 +146,11 @@ __device__ __forceinline__ void share_reduce(const ShareReduce::Args& a, const P
   count_round(a.link.rounds->of_cta, round + 1, share);
 }
 
-template <DeltaValues::Type kType>
+// kSent: any_share_sum, of parts that the launch before has sent.
+template <DeltaValues::Type kType, bool kSent = false>
 __global__ void __launch_bounds__(kPushThreads, kShareCtas)
     any_share_reduce(const __grid_constant__ ShareReduce::Args a) {
-  share_reduce<kType>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
-}
-
-__global__ void __launch_bounds__(kPushThreads, kShareCtas) any_share_sum(const __grid_constant__ ShareReduce::Args a) {
-  share_reduce<DeltaValues::Type::kBf16, true>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
+  share_reduce<kType, kSent>(a, {static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)});
 }
 
 }  // namespace nibble::backend::cuda

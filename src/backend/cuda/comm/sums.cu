@@ -57,7 +57,7 @@ void ShareReduce::launch(const Args& args, DeltaValues::Type type, const Plan& p
   check_args(args);
   const ChainedLaunch launch = planned(name(type, args.sent), plan, on);
   require_shape(!args.sent || type == DeltaValues::Type::kBf16, launch.name, "bf16", args.words);
-  if (args.sent) return launch_chained(any_share_sum, launch, args);
+  if (args.sent) return launch_chained(any_share_reduce<DeltaValues::Type::kBf16, true>, launch, args);
   switch (type) {
     case DeltaValues::Type::kF32: return launch_chained(any_share_reduce<DeltaValues::Type::kF32>, launch, args);
     case DeltaValues::Type::kBf16: return launch_chained(any_share_reduce<DeltaValues::Type::kBf16>, launch, args);
@@ -66,7 +66,7 @@ void ShareReduce::launch(const Args& args, DeltaValues::Type type, const Plan& p
 
 void load_share_kernels() {
   cudaFuncAttributes code{};
-  static_cast<void>(cudaFuncGetAttributes(&code, any_share_sum));
+  static_cast<void>(cudaFuncGetAttributes(&code, any_share_reduce<DeltaValues::Type::kBf16, true>));
   static_cast<void>(cudaFuncGetAttributes(&code, any_share_reduce<DeltaValues::Type::kF32>));
   static_cast<void>(cudaFuncGetAttributes(&code, any_share_reduce<DeltaValues::Type::kBf16>));
 }

@@ -44,11 +44,6 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 [[nodiscard]] bool screens_logits(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card);
 // Whether so many tokens are too few for any_route_sums.
 [[nodiscard]] bool route_few(const Tuned& tuned, int64_t tokens);
-// With any_route_sums: whether the kernel that rounds the experts' input also applies the norm, to the residual.
-[[nodiscard]] constexpr bool norm_while_rounding(Activations activations, bool experts_on_gemms, bool row_codes) {
-  return experts_on_gemms && (row_codes || !rounds(activations));
-}
-
 // The packing in which the matrix of a role is kept.
 [[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);
 // The first reason why the kernels of packed matrices cannot serve the model's shapes. Empty where they can.

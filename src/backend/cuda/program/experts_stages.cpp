@@ -143,23 +143,19 @@ void Maker::route_plainly() {
 }
 
 void Maker::route_sums() {
-  norms_while_rounding_ = norm_while_rounding(activations_, experts_gemms_, row_codes());
+  norms_while_rounding_ = experts_gemms_ && !experts_take_codes();
   if (!norms_while_rounding_) {
     norm_sums({kMlpNorm}, delta_,
-              [exact = !rounds(activations_), to_codes = experts_take_codes(), codes = experts_plan_.input](
-                  const Binding& b, NormSums::Args& args) {
+              [to_codes = experts_take_codes(), codes = experts_plan_.input](const Binding& b, NormSums::Args& args) {
                 args.norm = b.w.mlp_norm;
                 if (to_codes) {
                   args.rounded = {.at = b.at.gemm->x, .type = codes};
-                } else if (exact) {
-                  args.rounded = {.at = &b.at.packed->normed->bits, .type = InputType::kF16};
                 } else {
-                  args.normed = b.at.normed;
+                  args.rounded = {.at = &b.at.packed->normed->bits, .type = InputType::kF16};
                 }
               });
   }
-  const bool in_floats = !norms_while_rounding_ && rounds(activations_) && !experts_take_codes();
-  hold(Slot::kNormed, in_floats ? floats(in<&Arena::normed>, d_.hidden) : Held{});
+  hold_nothing({Slot::kNormed});
   leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && own_.all();
   add<RouteSums>({kMlpNorm, kRouter, kRouterBias}, [n = tokens(), adds = norms_while_rounding_, delta = delta_,
                                                     ranges = leaves_ranges_](const Binding& b) {
@@ -191,9 +187,6 @@ void Maker::moe() {
   delta_ = experts_delta();
   if (plain()) return plain_moe(up, down);
   hold_choice();
-  // A decode step reads weights: rounding would only lose.
-  if (!fused_ && !experts_take_codes() && !row_codes())
-    round_blocks(activations_, tokens_ * d_.hidden, in<&Arena::packed, &PackedArena::normed>, in<&Arena::normed>);
   if (experts_gemms_) {
     gemm_moe(up, down);
   } else if (fused_) {
@@ -268,6 +261,7 @@ void Maker::group_tiles(int tile_tokens) {
 }
 
 void Maker::grouped_moe(const Roles& up, const Roles& down) {
+  round_blocks(activations_, tokens_ * d_.hidden, in<&Arena::packed, &PackedArena::normed>);
   group_tiles(grouped_tokens(d_.hidden, hidden_width_, device_));
   const auto groups = [](const Binding& b) {
     return MoeGroups{b.at.lists.pairs, b.at.lists.tiles, b.at.lists.tile_counts, to_int(b.config.dims.topk)};
@@ -304,6 +298,10 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   const GemmPlan first = experts_plan_.first, second = experts_plan_.second;
   group_and_round(by_place, first.tokens);
   const int places = to_int(max_places(pairs, d_.experts));
+  const bool as_values = !row_codes() && !experts_take_codes();
+  if (as_values)
+    round_blocks(activations_, (by_place ? places : tokens_) * d_.hidden,
+                 by_place ? in<&Arena::gemm, &GemmArena::placed_x> : in<&Arena::gemm, &GemmArena::x>);
   const InputType codes = experts_take_codes() ? experts_plan_.input : InputType::kMxfp8;
   // Both products; the second one reads what it is told of `down`.
   const auto args_of = [=, row_codes = row_codes(), top = args_.scales.experts.largest](const Binding& b) {
@@ -349,7 +347,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   planned(first.kernel, first, up, experts_.launch, args_of);
   if (row_codes()) {
     round_u();
-  } else if (!experts_take_codes()) {
+  } else if (as_values) {
     round_blocks(activations_, (by_place ? places : pairs) * hidden_width_, in<&Arena::gemm, &GemmArena::u>);
   }
   planned(second.kernel, second, down, experts_.launch, [=, rounded = row_codes()](const Binding& b) {

@@ -247,8 +247,8 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
     EXPECT_THAT(moe(9, {.family = KernelFamily::kStreaming, .activations = format}),
                 ElementsAre(name, "any_moe_group_tiles", "grouped<up>", name, "grouped<down>"));
   }
-  EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
-                                         "any_round_blocks_f32<mxfp8>", "grouped<down>"));
+  EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_blocks<mxfp8>", "any_moe_group_tiles", "grouped<up>",
+                                         "any_round_blocks<mxfp8>", "grouped<down>"));
 }
 
 TEST(make_program, the_next_layer_adds_what_the_experts_left) {
@@ -343,8 +343,8 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   // Two launches where something stands between them.
   const RunConfig mxfp6 = {.family = KernelFamily::kGemm, .activations = Activations::kMxfp6};
   EXPECT_THAT(kernels(plan(decode(256), {.options = mxfp6}), Stage::kMoe),
-              ElementsAre("any_round_blocks_f32<mxfp6>", "any_group_round_f32", "sm90_mxfp4_gemm<gate_up>",
-                          "any_round_blocks_f32<mxfp6>", "sm90_mxfp4_gemm"));
+              ElementsAre("any_group_round_f32", "any_round_blocks<mxfp6>", "sm90_mxfp4_gemm<gate_up>",
+                          "any_round_blocks<mxfp6>", "sm90_mxfp4_gemm"));
   const cuda::Program spark = plan(kPrompt, {.options = {.family = KernelFamily::kGemm}, .card = kGb10});
   EXPECT_THAT(kernels(spark), IsSupersetOf({"any_gemm<bf16>", "any_gemm<gate_up>", "any_gemm<mxfp4>"}));
 }
@@ -365,9 +365,9 @@ TEST(make_program, hopper_multiplies_mxfp8_experts_as_codes_of_rows) {
       kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 104}, .dense = {125, 90}}}), Stage::kMoe),
       testing::Contains("sm90_mxfp4_gemm<gate_up, e4m3>"));
   EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 103}, .dense = {}}}), Stage::kMoe),
-              IsSupersetOf({"any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm<gate_up>", "sm90_mxfp4_gemm"}));
+              IsSupersetOf({"any_round_blocks<mxfp8>", "sm90_mxfp4_gemm<gate_up>", "sm90_mxfp4_gemm"}));
   EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {}, .dense = {132, 132}}}), Stage::kMoe),
-              IsSupersetOf({"any_round_blocks_f32<mxfp8>", "any_gemm<gate_up>"}));
+              IsSupersetOf({"any_round_blocks<mxfp8>", "any_gemm<gate_up>"}));
 }
 
 TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_epilogue_make) {
@@ -397,8 +397,8 @@ TEST(make_program, block_scaled_experts_take_codes_that_the_norm_and_their_own_e
   EXPECT_THAT(tile(asked, "sm121_mx_gemm<down, mxfp8>"), HasSubstr("128 rows x 128 tokens"));
   // Few tokens stay with the streaming kernels, which take rounded values.
   EXPECT_THAT(kernels(plan(decode(9), {.options = {.activations = Activations::kMxfp8}, .card = kGb10}), Stage::kMoe),
-              ElementsAre("any_round_blocks_f32<mxfp8>", "any_moe_group_tiles", "grouped<up>",
-                          "any_round_blocks_f32<mxfp8>", "grouped<down>"));
+              ElementsAre("any_round_blocks<mxfp8>", "any_moe_group_tiles", "grouped<up>", "any_round_blocks<mxfp8>",
+                          "grouped<down>"));
 }
 
 TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_rounded_values_elsewhere) {
@@ -420,8 +420,8 @@ TEST(make_program, dense_layers_take_codes_where_the_card_multiplies_them_and_ro
   EXPECT_THAT(kernels(all, Stage::kLogits), IsSupersetOf({"any_round_f32", "sm121_mx_gemm<mxfp4>"}));
   const cuda::Program hopper = plan(kPrompt, {.options = run, .dense = dense});
   EXPECT_THAT(kernels(hopper, Stage::kAttnIn),
-              ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "any_round_blocks_f32<mxfp8>", "any_gemm<mxfp8>"));
-  EXPECT_THAT(kernels(hopper, Stage::kAttnOut), ElementsAre("any_round_blocks_f32<mxfp8>", "sm90_mxfp4_gemm"));
+              ElementsAre("any_rope_table_f32", "any_norm_sums_f32", "any_round_blocks<mxfp8>", "any_gemm<mxfp8>"));
+  EXPECT_THAT(kernels(hopper, Stage::kAttnOut), ElementsAre("any_round_blocks<mxfp8>", "sm90_mxfp4_gemm"));
   constexpr cuda::Place kInput = cuda::in<&cuda::Arena::gemm, &cuda::GemmArena::x>;
   EXPECT_EQ(hopper.held(Stage::kAttend, Slot::kAttn).at, kInput);
   // Without it all is as it was.

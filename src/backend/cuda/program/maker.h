@@ -287,14 +287,11 @@ class Maker {
     return own;
   }
 
-  // In their place, or from floats, before who multiplies them as if they were exact.
-  void round_blocks(Activations form, int64_t values, Place to, Place from = nullptr) {
+  // In their place, before who multiplies them as if they were exact.
+  void round_blocks(Activations form, int64_t values, Place at) {
     if (!rounds(form)) return;
     add<RoundBlocks>(RoundBlocks::name(form), RoundBlocks::kTile, {}, [=](const Binding& b) {
-      return RoundBlocks::Args{.form = form,
-                               .from = from == nullptr ? nullptr : static_cast<float*>(from(b.at)),
-                               .to = static_cast<F16*>(to(b.at)),
-                               .values = values};
+      return RoundBlocks::Args{.form = form, .at = static_cast<F16*>(at(b.at)), .values = values};
     });
   }
 

@@ -1,6 +1,6 @@
 #pragma once
-// PTX ISA §9.7.9.21 (cvt), §9.7.3.21 (ex2; rcp, min and max beside it), §9.7.9.7 (prmt), §9.7.4.3 and §9.7.4.4 (mul and
-// fma of f16 pairs), §9.7.1.23 (dp4a).
+// PTX ISA §9.7.9.21 (cvt), §9.7.3.21 (ex2; rcp, min and max beside it), §9.7.9.7 (prmt), §9.7.4.3 (mul of f16
+// pairs).
 // Conversions of e4m3x2 are sm_89's; before it integers do the same. Packed pairs: the first value in the low half.
 
 #include "backend/cuda/layout/small_floats.h"

@@ -11,11 +11,11 @@ void RoundBlocks::launch(const Args& args, const Launch& on) {
   const int64_t ctas = (args.values / kRoundValues + kRoundThreads - 1) / kRoundThreads;
   switch (args.form) {
     case Activations::kMxfp8:
-      return launch_chained(any_round_blocks_f32<Activations::kMxfp8>, {kernel, on, ctas, kRoundThreads}, args);
+      return launch_chained(any_round_blocks<Activations::kMxfp8>, {kernel, on, ctas, kRoundThreads}, args);
     case Activations::kMxfp6:
-      return launch_chained(any_round_blocks_f32<Activations::kMxfp6>, {kernel, on, ctas, kRoundThreads}, args);
+      return launch_chained(any_round_blocks<Activations::kMxfp6>, {kernel, on, ctas, kRoundThreads}, args);
     case Activations::kMxfp4:
-      return launch_chained(any_round_blocks_f32<Activations::kMxfp4>, {kernel, on, ctas, kRoundThreads}, args);
+      return launch_chained(any_round_blocks<Activations::kMxfp4>, {kernel, on, ctas, kRoundThreads}, args);
     default: require_shape(false, kernel, "values to round", args.values);
   }
 }

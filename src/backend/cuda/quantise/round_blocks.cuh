@@ -124,42 +124,27 @@ __device__ __forceinline__ void round_mx(float (&x)[kEighth]) {
   for (float& value : x) value = round_element<MxScale<kForm>::kBlocks.element>(value * block.down) * up;
 }
 
-// any_round_blocks: activations in blocks of 32, with a scale each
-// grid 4 lanes per block, 8 values per lane     bytes values * (4 or 2, then 2, with from 4 more)
+// any_round_blocks: f16 activations in blocks of 32, with a scale each, in their place
+// grid 4 lanes per block, 8 values per lane     bytes values * 4
 // rounding: that of backend/activations.h, to the bit
 inline constexpr int kRoundThreads = 256, kRoundValues = kEighth;  // of a lane
 
 template <Activations kForm>
-__global__ void __launch_bounds__(kRoundThreads) any_round_blocks_f32(const __grid_constant__ RoundBlocks::Args args) {
+__global__ void __launch_bounds__(kRoundThreads) any_round_blocks(const __grid_constant__ RoundBlocks::Args args) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  const int64_t lane = int64_t{blockIdx.x} * kRoundThreads + threadIdx.x, at = lane * kRoundValues;
+  const int64_t at = (int64_t{blockIdx.x} * kRoundThreads + threadIdx.x) * kRoundValues;
   const bool mine = at < args.values;  // all lanes of a warp go on: blocks' lanes meet
-  float x[kRoundValues] = {};
-  if (mine && args.from != nullptr) {
+  uint4 eight{};
+  if (mine) eight = *reinterpret_cast<const uint4*>(args.at + at);
+  const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
+  float x[kRoundValues];
 #pragma unroll
-    for (int i = 0; i < kRoundValues; i += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(args.from + at + i);
-      x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
-    }
-  } else if (mine) {
-    const uint4 eight = *reinterpret_cast<const uint4*>(args.to + at);
-    const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-    for (int i = 0; i < kRoundValues; ++i) x[i] = ptx::f16_half(pairs[i / 2], i % 2);
-  }
+  for (int i = 0; i < kRoundValues; ++i) x[i] = ptx::f16_half(pairs[i / 2], i % 2);
   round_mx<kForm>(x);
   if (!mine) return;
-  uint4 eight;
-  eight.x = ptx::pack_f16(x[0], x[1]);
-  eight.y = ptx::pack_f16(x[2], x[3]);
-  eight.z = ptx::pack_f16(x[4], x[5]);
-  eight.w = ptx::pack_f16(x[6], x[7]);
-  *reinterpret_cast<uint4*>(args.to + at) = eight;
-  if (args.from == nullptr) return;
-#pragma unroll
-  for (int i = 0; i < kRoundValues; i += 4)
-    *reinterpret_cast<float4*>(args.from + at + i) = {x[i], x[i + 1], x[i + 2], x[i + 3]};
+  eight = {ptx::pack_f16(x[0], x[1]), ptx::pack_f16(x[2], x[3]), ptx::pack_f16(x[4], x[5]), ptx::pack_f16(x[6], x[7])};
+  *reinterpret_cast<uint4*>(args.at + at) = eight;
 }
 
 }  // namespace nibble::backend::cuda

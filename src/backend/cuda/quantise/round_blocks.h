@@ -17,23 +17,21 @@
 
 namespace nibble::backend::cuda {
 
-// In MX blocks: `to` gets the rounded values as f16; from, where given, gets them, too. f16 holds them exactly where
-// the largest is below 2^16 and a block's scale not below 2^-15 (mxfp8), 2^-21 (mxfp6) or 2^-23 (mxfp4); smaller ones
-// become multiples of 2^-24. Whatever order a row's k have in `to`: a block must be 64 bytes at a multiple of 64, which
-// layout/wgmma_b.h keeps.
+// f16 values to what MX blocks hold of them, in their place: exactly where the largest is below 2^16 and a block's
+// scale not below 2^-15 (mxfp8), 2^-21 (mxfp6) or 2^-23 (mxfp4); smaller ones become multiples of 2^-24. Whatever order
+// a row's k have: a block must be 64 bytes at a multiple of 64, which layout/wgmma_b.h keeps.
 struct RoundBlocks {
   static constexpr std::string_view kTile = "a block of 32 per 4 threads";
   struct Args {
     Activations form = Activations::kMxfp8;  // in MX blocks
-    float* from = nullptr;                   // [values], 16-byte aligned; null: they are in `to`, as f16
-    F16* to = nullptr;                       // [values], 64-byte aligned
+    F16* at = nullptr;                       // [values], 64-byte aligned
     int64_t values = 0;                      // a multiple of 32
   };
   [[nodiscard]] static constexpr Kernel name(Activations form) {
     switch (form) {
-      case Activations::kMxfp8: return {"any_round_blocks_f32<mxfp8>"};
-      case Activations::kMxfp6: return {"any_round_blocks_f32<mxfp6>"};
-      case Activations::kMxfp4: return {"any_round_blocks_f32<mxfp4>"};
+      case Activations::kMxfp8: return {"any_round_blocks<mxfp8>"};
+      case Activations::kMxfp6: return {"any_round_blocks<mxfp6>"};
+      case Activations::kMxfp4: return {"any_round_blocks<mxfp4>"};
       default: return {};
     }
   }

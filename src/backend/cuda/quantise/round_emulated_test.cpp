@@ -16,22 +16,21 @@ void round_blocks(const RoundBlocks::Args& args) {
   ASSERT_EQ(emulation::run(launch,
                            [&] {
                              switch (args.form) {
-                               case Activations::kMxfp8: return any_round_blocks_f32<Activations::kMxfp8>(args);
-                               case Activations::kMxfp6: return any_round_blocks_f32<Activations::kMxfp6>(args);
-                               case Activations::kMxfp4: return any_round_blocks_f32<Activations::kMxfp4>(args);
+                               case Activations::kMxfp8: return any_round_blocks<Activations::kMxfp8>(args);
+                               case Activations::kMxfp6: return any_round_blocks<Activations::kMxfp6>(args);
+                               case Activations::kMxfp4: return any_round_blocks<Activations::kMxfp4>(args);
                                default: ADD_FAILURE() << "not rounded";
                              }
                            }),
             "");
 }
 
-TEST(round_blocks_emulated, are_the_bits_of_the_contract_wherever_they_come_from) {
-  for (const Activations form : kInMxBlocks)
-    for (const bool from_f32 : {true, false}) {
-      check_round<HostArray>({.rows = 3, .cols = 2880, .form = form, .from_f32 = from_f32}, round_blocks);
-      check_round<HostArray>({.rows = 1, .cols = 32, .form = form, .from_f32 = from_f32}, round_blocks);
-    }
-  check_round<HostArray>({.rows = 16, .cols = 192, .from_f32 = false, .panels = true}, round_blocks);
+TEST(round_blocks_emulated, are_the_bits_of_the_contract) {
+  for (const Activations form : kInMxBlocks) {
+    check_round<HostArray>({.rows = 3, .cols = 2880, .form = form}, round_blocks);
+    check_round<HostArray>({.rows = 1, .cols = 32, .form = form}, round_blocks);
+  }
+  check_round<HostArray>({.rows = 16, .cols = 192, .panels = true}, round_blocks);
 }
 
 TEST(round_blocks_emulated, leave_every_code_as_it_is_and_know_every_scale) {

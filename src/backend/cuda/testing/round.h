@@ -33,69 +33,63 @@ inline std::vector<float> block_values(int64_t rows, int64_t cols) {
   return values;
 }
 
+inline std::vector<float> floats_of_f16(const std::vector<uint16_t>& bits) {
+  std::vector<float> values;
+  for (const uint16_t own : bits) values.push_back(F16{own}.to_float());
+  return values;
+}
+
 struct RoundCase {
   int64_t rows = 1, cols = 2880;
   Activations form = Activations::kMxfp8;
-  bool from_f32 = true;
-  bool panels = false;  // as wgmma wants them (layout/wgmma_b.h); with values in `to` only
+  bool panels = false;  // as wgmma wants them (layout/wgmma_b.h)
 };
 
 template <template <class> class Memory, class Run>
 void check_round(const RoundCase& c, const Run& run) {
-  SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", " << name_of(c.form) << ", from f32 " << c.from_f32
-                                  << ", panels " << c.panels);
+  SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", " << name_of(c.form) << ", panels " << c.panels);
   std::vector<float> values = block_values(c.rows, c.cols);
   std::vector<uint16_t> halves;
   for (const float value : values) halves.push_back(F16::from_float(value).bits);
-  if (!c.from_f32)
-    for (size_t i = 0; i < values.size(); ++i) values[i] = F16{halves[i]}.to_float();
+  std::vector<float> want = floats_of_f16(halves);
   if (c.panels) halves = in_panels(halves, c.cols, c.rows, [](int64_t row) { return row; });
-  std::vector<float> want = values;
   round_activations(c.form, want);
-  const Memory<float> from(values);
-  const Memory<uint16_t> to = c.from_f32 ? Memory<uint16_t>(values.size()) : Memory<uint16_t>(halves);
-  run(RoundBlocks::Args{.form = c.form,
-                        .from = c.from_f32 ? from.get() : nullptr,
-                        .to = reinterpret_cast<F16*>(to.get()),
-                        .values = c.rows * c.cols});
-  std::vector<uint16_t> got = to.host();
+  const Memory<uint16_t> at(halves);
+  run(RoundBlocks::Args{.form = c.form, .at = reinterpret_cast<F16*>(at.get()), .values = c.rows * c.cols});
+  std::vector<uint16_t> got = at.host();
   if (c.panels) {
     std::vector<int32_t> places;
     for (int64_t row = 0; row < c.rows; ++row) places.push_back(static_cast<int32_t>(row));
     got = from_panels(got, c.cols, c.rows, places);
   }
   for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(F16{got[i]}.to_float(), want[i]) << i;
-  ASSERT_EQ(from.host(), c.from_f32 ? want : values);
 }
 
 inline constexpr Activations kInMxBlocks[] = {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4};
 
-// All codes of a format under scales from where f16 ends to where it begins, and values halfway between codes.
+// All codes of a format under scales from where f16 ends to where it begins, and values halfway between codes, as f16
+// holds them.
 template <template <class> class Memory, class Run>
 void check_codes(Activations form, const Run& run) {
   SCOPED_TRACE(name_of(form));
   const MxFormat element = type_of(form).blocks->element;
   const int codes = 1 << mx_element_bits(element), half = codes / 2;
-  std::vector<float> values;
+  std::vector<uint16_t> halves;
   for (int exponent = -34; exponent <= 6; ++exponent)
     for (int code = 0; code < codes; ++code) {
       const float value = mx_decode_element(element, static_cast<uint8_t>(code));
       const float next = mx_decode_element(element, static_cast<uint8_t>(code % half == half - 1 ? code : code + 1));
       if (std::isnan(value) || std::isnan(next)) continue;
-      values.push_back(std::ldexp(value, exponent));
-      values.push_back(std::ldexp((value + next) / 2, exponent));
+      halves.push_back(F16::from_float(std::ldexp(value, exponent)).bits);
+      halves.push_back(F16::from_float(std::ldexp((value + next) / 2, exponent)).bits);
     }
-  values.resize((values.size() + kMxBlock - 1) / kMxBlock * kMxBlock, 0);
-  std::vector<float> want = values;
+  halves.resize((halves.size() + kMxBlock - 1) / kMxBlock * kMxBlock, 0);
+  std::vector<float> want = floats_of_f16(halves);
   round_activations(form, want);
-  const Memory<float> from(values);
-  const Memory<uint16_t> to(values.size());
-  run(RoundBlocks::Args{.form = form,
-                        .from = from.get(),
-                        .to = reinterpret_cast<F16*>(to.get()),
-                        .values = static_cast<int64_t>(values.size())});
-  ASSERT_EQ(from.host(), want);
-  const std::vector<uint16_t> got = to.host();
+  const Memory<uint16_t> at(halves);
+  run(RoundBlocks::Args{
+      .form = form, .at = reinterpret_cast<F16*>(at.get()), .values = static_cast<int64_t>(halves.size())});
+  const std::vector<uint16_t> got = at.host();
   for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(got[i], F16::from_float(want[i]).bits) << i << " " << want[i];
 }
 
@@ -128,11 +122,6 @@ struct RowCodes {
     return bits;
   }
 };
-inline std::vector<float> floats_of_f16(const std::vector<uint16_t>& bits) {
-  std::vector<float> values;
-  for (const uint16_t own : bits) values.push_back(F16{own}.to_float());
-  return values;
-}
 
 // In panels of `rows` rows and with their scales; row r has codes of row source(r), or where that is below 0 all bits.
 struct PlacedCodes {

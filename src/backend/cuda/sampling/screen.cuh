@@ -342,12 +342,12 @@ __global__ void __launch_bounds__(kPickThreads) any_screen_pick(const __grid_con
     for (int tile = thread; tile < tiles; tile += threads) a.at.tiles[tile] = tile;
   } else {
     constexpr int kPickWarps = kPickThreads / kWarpLanes;
-    const int warps = kPickWarps / teams_of(a.tokens), token = warp / warps;
+    const int warps = kPickWarps / teams_of(a.tokens), own_token = warp / warps;
     int row = kNoToken;
-    if (token < a.tokens) {
-      row = best_part(args, token, lane).idx;
+    if (own_token < a.tokens) {
+      row = best_part(args, own_token, lane).idx;
       const int quads = kWarpLanes / 4;
-      const float* v = a.at.v + int64_t{token} * a.copy.cols;
+      const float* v = a.at.v + int64_t{own_token} * a.copy.cols;
       float sum = 0;
       if (row != kNoToken)
         sum = part_of_product(a.copy, v, row, warp % warps * quads + lane / 4, warps * quads, lane % 4);
@@ -355,10 +355,10 @@ __global__ void __launch_bounds__(kPickThreads) any_screen_pick(const __grid_con
       if (lane == 0) sums[warp] = sum;
     }
     __syncthreads();
-    if (token < a.tokens && warp % warps == 0) {
+    if (own_token < a.tokens && warp % warps == 0) {
       float product = 0;
       for (int w = warp; w < warp + warps; ++w) product += sums[w];
-      if (lane == 0) least[token] = row == kNoToken ? -INFINITY : least_draw(a, token, row, product);
+      if (lane == 0) least[own_token] = row == kNoToken ? -INFINITY : least_draw(a, own_token, row, product);
     }
     __syncthreads();
     // Whole warps: a tile's rows are four lanes'.

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 namespace nibble::backend::cuda {
+
 void NormSums::launch(const Args& args, const Launch& on) {
   check_args(args);
   using enum SplitSums::Order;

@@ -17,7 +17,7 @@
 // NOLINTBEGIN(readability-identifier-naming): CUDA's names
 #define __host__
 #define __device__
-#define __global__
+#define __global__ inline
 #define __shared__
 #define __grid_constant__
 #define __forceinline__ inline

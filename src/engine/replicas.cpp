@@ -117,9 +117,9 @@ EngineStats Replicas::stats() const {
   EngineStats sum;
   for (const EngineStats& stats : each()) {
     using S = EngineStats;
-    for (const auto count : {&S::running, &S::waiting, &S::kv_pages, &S::kv_pages_used, &S::prefix_queries,
-                             &S::prefix_hits, &S::prompt_tokens, &S::generated_tokens, &S::preemptions, &S::steps,
-                             &S::screened_steps, &S::screened_tiles})
+    for (const auto count :
+         {&S::running, &S::waiting, &S::kv_pages, &S::kv_pages_used, &S::prefix_queries, &S::prefix_hits,
+          &S::prompt_tokens, &S::generated_tokens, &S::preemptions, &S::steps, &S::screened_steps, &S::screened_tiles})
       sum.*count += stats.*count;
     sum.turn_seconds = std::max(sum.turn_seconds, stats.turn_seconds);
     sum.drafts.drafts += stats.drafts.drafts;

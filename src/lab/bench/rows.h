@@ -27,7 +27,7 @@ struct BenchRow {
   std::vector<double> reads{};    // bytes per second, measured between repetitions; empty: use DevicePeaks'
   // A card's clock before the first repetition and after each, while its driver still reports the load; empty: unknown.
   std::vector<backend::ClockReading> clocks{};
-  backend::StageCosts costs{};  // of one repetition, at the least
+  backend::StageCosts costs{};       // of one repetition, at the least
   backend::ScreenCounts screened{};  // of all repetitions
 
   [[nodiscard]] backend::Cost cost() const { return total(costs); }

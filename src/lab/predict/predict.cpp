@@ -90,9 +90,12 @@ PredictedRow Predictor::row(const PredictShape& shape) const {
   for (const Step& step : steps) {
     const bool last = &step == &steps.back();  // of a prompt, the last one draws
     const backend::StepShape of{.rows = step, .logit_rows = last ? static_cast<int64_t>(step.size()) : 0};
-    const backend::cuda::Program program = backend::cuda::make_program(
-        {.config = backend_config, .run = run, .step = of, .card = card.facts, .reduce = reduce ? &*reduce : nullptr,
-         .screened = true});
+    const backend::cuda::Program program = backend::cuda::make_program({.config = backend_config,
+                                                                        .run = run,
+                                                                        .step = of,
+                                                                        .card = card.facts,
+                                                                        .reduce = reduce ? &*reduce : nullptr,
+                                                                        .screened = true});
     const backend::cuda::StepTime time = backend::cuda::predict_step({.program = program,
                                                                       .dims = backend_config.dims,
                                                                       .layer_kinds = config.layer_kinds,

@@ -65,7 +65,8 @@ inline void mma_m16n8k32_e4m3(float (&d)[4], const uint32_t (&a)[4], uint32_t b0
 }
 inline void mma_m16n8k32_u8s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulated_mma_bytes<int>(
-      d, a, b0, b1, [](uint8_t byte) { return int{byte}; }, [](uint8_t byte) { return int{static_cast<int8_t>(byte)}; });
+      d, a, b0, b1, [](uint8_t byte) { return int{byte}; },
+      [](uint8_t byte) { return int{static_cast<int8_t>(byte)}; });
 }
 
 }  // namespace nibble::backend::cuda::ptx

@@ -19,12 +19,10 @@ void Screen::launch(const Args& args, const Plan& plan, const Launch& on) {
   const int64_t operands = ceil_div(args.tokens, kSetTokens) * (args.copy.cols / layout::kScreenColumns) * 512;
   require_shape(plan.smem_bytes - operands >= static_cast<int64_t>(sizeof(ScreenShared)), kName,
                 "shared memory for its sums", plan.smem_bytes);
-  const ChainedLaunch launch{kName, on, plan.grid, kScreenThreads, plan.smem_bytes};
-  if (args.tokens <= kSetTokens) {
-    launch_chained(any_screen<1>, launch, args);
-  } else {
-    launch_chained(any_screen<2>, launch, args);
-  }
+  const auto launch = [&](auto kernel, int threads) {
+    launch_chained(kernel, {kName, on, plan.grid, threads, plan.smem_bytes}, args);
+  };
+  args.tokens <= kSetTokens ? launch(any_screen<1>, kScreenThreads<1>) : launch(any_screen<2>, kScreenThreads<2>);
 }
 
 void ScreenPick::launch(const Args& args, const Launch& on) {

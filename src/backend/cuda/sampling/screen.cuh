@@ -15,7 +15,12 @@
 
 namespace nibble::backend::cuda {
 
-inline constexpr int kScreenThreads = 1024, kScreenWarps = kScreenThreads / kWarpLanes;
+// By sets of tokens: more of them need more registers, of which a thread of 1024 has 64.
+template <int kSets>
+inline constexpr int kScreenThreads = kSets == 1 ? 1024 : 768;
+template <int kSets>
+inline constexpr int kScreenWarps = kScreenThreads<kSets> / kWarpLanes;
+inline constexpr int kMostScreenWarps = kScreenWarps<1>;
 inline constexpr int kScreenDigit = 7;      // bits of the low one
 inline constexpr int kScreenSteps = 16256;  // most X of a row: 127 high digits
 inline constexpr int kSetTokens = 4;        // of a B operand: the high and the low digit of each is a column
@@ -31,9 +36,9 @@ inline constexpr float kOfProducts = 0x1p-14f, kOfRows = 0x1p-16f, kOfNoise = 0x
 
 // Shared memory of a CTA, behind the operands.
 struct ScreenShared {
-  float sums[kScreenWarps][4];
-  int whole[kScreenWarps];
-  RankedValue best[kScreenWarps][kGemvTokens];
+  float sums[kMostScreenWarps][4];
+  int whole[kMostScreenWarps];
+  RankedValue best[kMostScreenWarps][kGemvTokens];
   float step[kGemvTokens];
   int sum[kGemvTokens];  // of X
 };
@@ -44,7 +49,7 @@ __device__ inline int teams_of(int tokens) {
 }
 
 // Sums over the warps of a team, `count` of them from `first` on, in their order.
-__device__ inline float team_sum(const float (&of)[kScreenWarps][4], int first, int count, int which) {
+__device__ inline float team_sum(const float (&of)[kMostScreenWarps][4], int first, int count, int which) {
   float sum = 0;
   for (int w = first; w < first + count; ++w) sum += of[w][which];
   return sum;
@@ -71,8 +76,9 @@ __device__ void round_screened(const Screen::Args& a, uint8_t* operands, ScreenS
   const int lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes, cols = a.copy.cols;
   const int parts = cols / layout::kScreenColumns;
   auto* words = reinterpret_cast<uint32_t*>(operands);
-  for (int i = threadIdx.x; i < kSets * parts * kWarpLanes * 4; i += kScreenThreads) words[i] = 0;
-  const int teams = teams_of(a.tokens), warps = kScreenWarps / teams, token = warp / warps, first = token * warps;
+  for (int i = threadIdx.x; i < kSets * parts * kWarpLanes * 4; i += kScreenThreads<kSets>) words[i] = 0;
+  const int teams = teams_of(a.tokens), warps = kScreenWarps<kSets> / teams, token = warp / warps,
+            first = token * warps;
   const int from = warp % warps * kWarpLanes + lane, stride = warps * kWarpLanes;
   const bool has = token < a.tokens;
   const ScreenRow row(a, has ? token : 0);
@@ -156,13 +162,13 @@ struct ScreenWalk {
   uint64_t policy;
   int lane, parts, groups, stride;
 
-  __device__ ScreenWalk(const Screen::Args& a, int lane_idx)
+  __device__ ScreenWalk(const Screen::Args& a, int warps, int lane_idx)
       : codes(a.copy.codes),
         policy(ptx::evict_first_policy()),
         lane(lane_idx),
         parts(a.copy.cols / layout::kScreenColumns),
         groups(a.copy.rows / layout::kScreenRows),
-        stride(static_cast<int>(gridDim.x) * kScreenWarps) {}
+        stride(static_cast<int>(gridDim.x) * warps) {}
   // Neighbours in time are neighbours in memory.
   __device__ int first(int warp) const { return static_cast<int>(blockIdx.x) + warp * static_cast<int>(gridDim.x); }
   __device__ void fetch(int group) const {
@@ -182,10 +188,10 @@ struct ScreenWalk {
 // codes u7 [rows / 32, cols / 64, 14, 32]     x as two digits of s8, exact sums in s32     grid: one CTA per SM
 // bytes rows * cols * 7 / 8 + rows * (4 + 4 * tokens)     flops 2 * 8 * kSets * rows * cols of bytes
 template <int kSets>
-__global__ void __launch_bounds__(kScreenThreads, 1) any_screen(const __grid_constant__ Screen::Args a) {
+__global__ void __launch_bounds__(kScreenThreads<kSets>, 1) any_screen(const __grid_constant__ Screen::Args a) {
   extern __shared__ __align__(128) uint8_t smem[];
   const int lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes;
-  const ScreenWalk walk(a, lane);
+  const ScreenWalk walk(a, kScreenWarps<kSets>, lane);
   auto& shared = *reinterpret_cast<ScreenShared*>(smem + kSets * walk.parts * kWarpLanes * 16);
   uint2 words[layout::kScreenWords];  // of the next part
   int group = walk.first(warp);
@@ -265,7 +271,7 @@ __global__ void __launch_bounds__(kScreenThreads, 1) any_screen(const __grid_con
   __syncthreads();
   if (static_cast<int>(threadIdx.x) >= a.tokens) return;
   RankedValue own = shared.best[0][threadIdx.x];
-  for (int w = 1; w < kScreenWarps; ++w)
+  for (int w = 1; w < kScreenWarps<kSets>; ++w)
     if (before(shared.best[w][threadIdx.x], own)) own = shared.best[w][threadIdx.x];
   const int at = static_cast<int>(threadIdx.x) * kScreenParts + static_cast<int>(blockIdx.x);
   a.at.part_value[at] = own.value;

@@ -162,9 +162,9 @@ struct Step {
       EXPECT_EQ(emulation::run({.grid = kCtas, .threads = threads}, kernel), "");
     };
     if (tokens() <= kSetTokens) {
-      run(kScreenThreads, [&] { any_screen<1>(args); });
+      run(kScreenThreads<1>, [&] { any_screen<1>(args); });
     } else {
-      run(kScreenThreads, [&] { any_screen<2>(args); });
+      run(kScreenThreads<2>, [&] { any_screen<2>(args); });
     }
     const float* first = &logits.data()->x;
     if (after) after({first, first + params.size() * static_cast<size_t>(m.copy.rows)}, of_tokens.data());

@@ -87,7 +87,7 @@ constexpr Word kIsas[] = {word(CpuIsa::kAuto),
 constexpr Word kMoeKernels[] = {
     word(KernelFamily::kAuto, kAsChosen), word(KernelFamily::kStreaming, kUnrounded, kOnCards),
     word(KernelFamily::kGemm, kUnrounded, kOnCards), word(KernelFamily::kReference, kUnrounded, kOnCards)};
-constexpr Word kScreenedHeads[] = {word(ScreenedHead::kAuto), word(ScreenedHead::kOff)};
+constexpr Word kScreenedHeads[] = {word(ScreenedHead::kAuto), word(ScreenedHead::kOff, kUnrounded, kOnCards)};
 constexpr Word kMoeTiles[] = {word(MoeTile::kAuto),
                               word(MoeTile::k64x128, kAsChosen, kOnSm121, "--moe-activation mxfp8"),
                               word(MoeTile::k128x128, kAsChosen, kOnSm121, "--moe-activation mxfp8")};

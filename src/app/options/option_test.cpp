@@ -115,6 +115,7 @@ TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
             "--cpu-isa avx2\n"
             "--moe-kernel gemm\n"
             "--moe-tile auto ?\n"
+            "--screened-head auto ?\n"
             "--enforce-eager true\n"
             "--mxfp4-layers qkv,lm_head\n"
             "--mxfp8-layers o\n"

@@ -26,7 +26,7 @@ inline constexpr int kScreenSteps = 16256;  // most X of a row: 127 high digits
 inline constexpr int kSetTokens = 4;        // of a B operand: the high and the low digit of each is a column
 inline constexpr int kPickThreads = 512;
 // Steps that rest after one in which more than a kManyTiles-th of all tiles were candidates: then the short copy is
-// read in vain, which costs half of a step.
+// read in vain, which takes half as long as all logits.
 inline constexpr int kRestingSteps = 64, kManyTiles = 8;
 
 // What floats may lose. Two full products: two bf16 for an activation (2^-18), sums of tensor cores (24 times 2^-22),

@@ -8,7 +8,7 @@
 // y = W · v, columns of W shifted by their mean m and divided by their rms s: w' = (w - m) / s, x' = v · s. Then
 // y = x' · w' + v · m, and the last term is the same for all rows: it decides nothing. With codes q, x' in steps of X:
 //   |x' · w' - X · q| <= |x'| |w' - q| + |x' - X| |q|
-// Bounds are of exact numbers; floats' rounding, the full product's too, is in `Rounding` (screen.cuh).
+// Bounds are of exact numbers; what floats lose, the full product too, is kOfProducts and kOfRows (screen.cuh).
 
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/launch/launch.h"

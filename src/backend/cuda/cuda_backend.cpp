@@ -148,7 +148,7 @@ class CudaBackend final : public Member {
     graph_ = graph_of(step);
     next_ = graph_ > 0 ? graphs_->next(graph_) : StepGraphs::Next::kRun;
     if (next_ == StepGraphs::Next::kReplay) return open(step, &graph_programs_.at(graph_));
-    plan(step, draws_by_temperature(step));
+    plan(step, screen_ && (graph_ > 0 || draws_by_temperature(step)));  // steps of graphs are such
     if (next_ == StepGraphs::Next::kRun) return;
     program_ = &(graph_programs_[graph_] = *program_);
     graphs_->begin_capture(graph_);
@@ -179,7 +179,7 @@ class CudaBackend final : public Member {
                                    .reduce = reduce_ ? &*reduce_ : setup_.reduce,
                                    .scales = weights_.scales(),
                                    .tuned = setup_.tuned,
-                                   .screened = screened && screen_.has_value(),
+                                   .screened = screened,
                                    .fed_back = step.taps.empty()});
     open(step, &eager_program_);
     if (peers() != nullptr) load_kernels();

@@ -26,7 +26,7 @@ struct PlainMoeArgs {
   const Bf16* down_bias = nullptr;        // [experts, hidden]
   float* hidden_out = nullptr;            // [tokens, topk, inter]: swiglu(...)
   float* delta = nullptr;                 // [tokens, hidden]
-  // Of GroupTiles, in tiles of kMoeTileTokens
+  // What GroupTiles leaves, in tiles of kMoeTileTokens
   const int32_t* pairs = nullptr;
   const ExpertTile* tiles = nullptr;
   const int32_t* tile_count = nullptr;

@@ -11,7 +11,7 @@ namespace nibble::backend::cuda {
 class ScreenWeights {
  public:
   ScreenWeights(int64_t rows, int64_t cols);
-  // Of a matrix in bf16, packed (layout/packed.h), that is there. Returns when it is made.
+  // Makes the copy of a matrix that is on the card, in bf16 and packed (layout/packed.h), and waits for it.
   void make(const uint8_t* matrix, cudaStream_t stream);
   [[nodiscard]] const ScreenCopy& copy() const { return copy_; }
   // What the screens so far have counted, in the host's memory, where the card writes it.

@@ -177,8 +177,6 @@ bool screens_logits(const BackendConfig& config, const RunConfig& run, const Dev
          screen_copy_bytes(d.vocab, d.hidden) <= card.memory_bytes / kPart;
 }
 
-bool route_few(const Tuned& tuned, int64_t tokens) { return tokens <= tuned.route_tokens; }
-
 Packing packing_of(WeightRole role, const DenseFormats& dense) {
   if (role == WeightRole::kGateUp || role == WeightRole::kDown) return Packing::kMxfp4;
   const std::optional<WeightFormat> format = dense.of(role);

@@ -42,8 +42,6 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 // Whether logits that only a draw by temperature reads are screened, where a step has few of them: of one card, in
 // bf16, where the copy is a small part of the memory (sampling/screen.h).
 [[nodiscard]] bool screens_logits(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card);
-// Whether so many tokens are too few for any_route_sums.
-[[nodiscard]] bool route_few(const Tuned& tuned, int64_t tokens);
 // The packing in which the matrix of a role is kept.
 [[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);
 // The first reason why the kernels of packed matrices cannot serve the model's shapes. Empty where they can.

@@ -93,7 +93,7 @@ void Maker::route() {
     });
     return route_plainly();
   }
-  const bool few = route_few(tuned_, tokens_);
+  const bool few = tokens_ <= tuned_.route_tokens;
   const bool whole = dense_gemms_ && (delta_.sums.splits == 1 || delta_.sent == DeltaValues::Sending::kToAll);
   if (whole && !few && d_.experts <= kRouteSumsExperts) return route_sums();
   const PutNorm put = [to_f16 = !experts_gemms_, to_codes = experts_take_codes(), codes = experts_plan_.input](

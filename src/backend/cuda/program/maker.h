@@ -91,7 +91,8 @@ class Maker {
   void route();
   void moe();
   void logits();
-  // Of rows that InOf makes: only those that may win a draw, all others -infinity.
+  // Logits of those rows of the unembedding alone that may win a draw; all others get -infinity. in_of makes the
+  // activations.
   using InOf = std::function<RowsIn(const Binding&)>;
   void screened_logits(const GemmShape& shape, int64_t rows, const InOf& in_of);
 

@@ -12,7 +12,7 @@ __device__ inline float gumbel(uint32_t word) {
   return -logf(-logf(u));
 }
 
-// Of one token.
+// The noise of one token.
 __device__ inline float gumbel(uint64_t seed, uint64_t position, int token) {
   const Philox4 words = philox(seed, static_cast<uint64_t>(token / 4), position);
   const uint32_t low = token % 2 == 0 ? words[0] : words[1], high = token % 2 == 0 ? words[2] : words[3];

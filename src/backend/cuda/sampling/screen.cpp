@@ -9,14 +9,14 @@
 namespace nibble::backend::cuda {
 
 Plan Screen::plan(int64_t rows, int64_t cols, int tokens, const PlanDevice& device) {
-  constexpr int kSetTokens = 4, kSharedBytes = 4096;  // screen.cuh
-  const int64_t sets = ceil_div(tokens, kSetTokens);
+  constexpr int kSharedBytes = 4096;  // ScreenShared, which only device code has
+  const int64_t operands = screen_operand_bytes(cols, tokens);
   Plan plan{.kernel = kName, .grid = std::min<int64_t>(device.sms, kScreenParts)};
-  plan.smem_bytes = sets * (cols / layout::kScreenColumns) * layout::kWarpLanes * 16 + kSharedBytes;
+  plan.smem_bytes = operands + kSharedBytes;
   if (plan.smem_bytes > device.cta_smem_bytes)
     throw Error(Code::kUnsupported, "cuda: a screen of [{}, {}]: want {} B of shared memory per block, the card has {}",
                 rows, cols, plan.smem_bytes, device.cta_smem_bytes);
-  plan.tile = fmt::format("grid {}, 32 rows a warp, {} B operands", plan.grid, plan.smem_bytes - kSharedBytes);
+  plan.tile = fmt::format("grid {}, 32 rows a warp, {} B operands", plan.grid, operands);
   return plan;
 }
 

@@ -16,7 +16,7 @@ void make_screen_copy(const ScreenCopy& copy, cudaStream_t stream) {
 
 void Screen::launch(const Args& args, const Plan& plan, const Launch& on) {
   check_args(args);
-  const int64_t operands = ceil_div(args.tokens, kSetTokens) * (args.copy.cols / layout::kScreenColumns) * 512;
+  const int64_t operands = screen_operand_bytes(args.copy.cols, args.tokens);
   require_shape(plan.smem_bytes - operands >= static_cast<int64_t>(sizeof(ScreenShared)), kName,
                 "shared memory for its sums", plan.smem_bytes);
   const auto launch = [&](auto kernel, int threads) {

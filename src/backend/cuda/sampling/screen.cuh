@@ -23,7 +23,6 @@ inline constexpr int kScreenWarps = kScreenThreads<kSets> / kWarpLanes;
 inline constexpr int kMostScreenWarps = kScreenWarps<1>;
 inline constexpr int kScreenDigit = 7;      // bits of the low one
 inline constexpr int kScreenSteps = 16256;  // most X of a row: 127 high digits
-inline constexpr int kSetTokens = 4;        // of a B operand: the high and the low digit of each is a column
 inline constexpr int kPickThreads = 512;
 // Steps that rest after one in which more than a kManyTiles-th of all tiles were candidates: then the short copy is
 // read in vain, which takes half as long as all logits.
@@ -192,7 +191,7 @@ __global__ void __launch_bounds__(kScreenThreads<kSets>, 1) any_screen(const __g
   extern __shared__ __align__(128) uint8_t smem[];
   const int lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes;
   const ScreenWalk walk(a, kScreenWarps<kSets>, lane);
-  auto& shared = *reinterpret_cast<ScreenShared*>(smem + kSets * walk.parts * kWarpLanes * 16);
+  auto& shared = *reinterpret_cast<ScreenShared*>(smem + screen_operand_bytes(a.copy.cols, a.tokens));
   uint2 words[layout::kScreenWords];  // of the next part
   int group = walk.first(warp);
   if (group < walk.groups) {

@@ -52,14 +52,21 @@ struct ScreenScratch {
   ScreenState* state = nullptr;            // zeros before the first step
   ScreenCounts* shown = nullptr;           // in the host's memory: state->total
 };
-// Of a row of activations.
+// What the bounds want to know of a token's activations.
 struct ScreenedToken {
   float common = 0;    // v · m
   float length = 0;    // |x'|
   float missed = 0;    // |x' - X|, rounded up
   float rounding = 0;  // what floats may lose of two logits, and of their draw
 };
-inline constexpr int kScreenParts = 512;
+inline constexpr int kScreenParts = 512;  // CTAs of a screen, at most
+// A B operand holds so many tokens: the high and the low digit of each is a column. More tokens are another set.
+inline constexpr int kSetTokens = 4;
+// Shared memory for the rounded activations, which comes first.
+[[nodiscard]] constexpr int64_t screen_operand_bytes(int64_t cols, int tokens) {
+  constexpr int kLaneBytes = 16;  // of a part
+  return ceil_div(tokens, kSetTokens) * (cols / layout::kScreenColumns) * layout::kWarpLanes * kLaneBytes;
+}
 
 // Logits by the short copy, and the best of each CTA's.
 struct Screen {

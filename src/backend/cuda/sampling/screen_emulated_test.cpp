@@ -203,7 +203,8 @@ Step step_of(int tokens, int64_t cols, uint64_t seed, float size = 4) {
   return step;
 }
 
-// The same tokens; candidates' logits in the bits of the whole product, all others -infinity.
+// The screen draws the tokens of the whole product; its candidates have that one's bits, all other logits are
+// -infinity.
 void check_same(const Screened& m, Step& step) {
   const Drawn want = step.whole(m), got = step.screened(m);
   ASSERT_EQ(got.tokens, want.tokens);

@@ -35,7 +35,7 @@ struct NormRouteTile {
   static constexpr int kFours = kTokens / 4;  // of tokens: a warp's task is four of them and a panel
   static constexpr int kTasks = (kNormRoutePanels * kFours + kWarps - 1) / kWarps;
   static constexpr int kOwn = kTokens / kNormRouteCtas;  // whose experts a CTA chooses
-  // Of an mma: a warp has 16 experts and all of the tokens, or half of them.
+  // A warp multiplies 16 experts by all of the tokens, or by half of them.
   static constexpr int kExpertWarps = kNormRouteExperts / layout::kTileRows;
   static constexpr int kSets = kTokens == 8 ? 1 : kWarps / kExpertWarps, kEights = kTokens / 8 / kSets;
 };

@@ -537,6 +537,8 @@ TEST_F(ApiTest, metrics_stand_under_both_names) {
                            // What the engine has done so far, whatever has finished.
                            "vllm:prompt_tokens_total{model_name=\"tiny\",engine=\"0\"} 430",
                            "vllm:generation_tokens_total{model_name=\"tiny\",engine=\"0\"} 500",
+                           "nibble:screened_steps_total{model_name=\"tiny\",engine=\"0\"} 40",
+                           "nibble:screened_tiles_total{model_name=\"tiny\",engine=\"0\"} 640",
                            "vllm:spec_decode_num_drafts_total{model_name=\"tiny\",engine=\"0\"} 20",
                            "vllm:spec_decode_num_draft_tokens_total{model_name=\"tiny\",engine=\"0\"} 70",
                            "vllm:spec_decode_num_accepted_tokens_total{model_name=\"tiny\",engine=\"0\"} 25",

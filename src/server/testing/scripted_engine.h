@@ -72,6 +72,8 @@ inline EnginePort ScriptedEngine::port() {
                     .prefix_hits = 30,
                     .prompt_tokens = 400,
                     .generated_tokens = 500,
+                    .screened_steps = 40,
+                    .screened_tiles = 640,
                     .drafts = {.drafts = 20, .tokens = 70, .accepted = 25, .places = 2, .accepted_at = {16, 9}},
                     .turn_seconds = turn_seconds};
               }};

@@ -19,7 +19,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -115,7 +114,6 @@ class Two {
     run.ranks = {.count = 2};
     const auto make = [this, run](const backend::BackendConfig& whole, backend::ProcessGroup& of_rank) {
       const auto rank = static_cast<size_t>(of_rank.rank());
-      if (rank == 1) others = &of_rank;
       cards_.at(rank).meet(of_rank, fmt::format("card {}", rank));
       auto member = backend::make_cuda_member(whole, run, cards_.at(rank).comm());
       if (rank == 0) first = member.get();
@@ -139,6 +137,7 @@ class Two {
                                .member_name = "a card"});
   }
   [[nodiscard]] backend::Backend& be() const { return *processes_->be; }
+  void fail_other(const std::string& why) { processes_->fail(1, why); }
   // What the other rank ended with; nothing where it ended with the group.
   std::string end() { return processes_->ended().at(1); }
   std::vector<backend::DrawnToken> step(int rows = 2) {
@@ -152,7 +151,6 @@ class Two {
   std::array<CardGroup, 2> cards_;
 
  public:
-  std::atomic<backend::ProcessGroup*> others = nullptr;
   const backend::Backend* first = nullptr;
   std::map<std::string, int64_t> followed;  // the other's launches, once it has ended
 
@@ -181,7 +179,7 @@ TEST_F(CardGroups, let_go_of_a_rank_that_goes) {
   {
     Two two;
     two.step();
-    two.others.load()->fail("its card is on fire");
+    two.fail_other("its card is on fire");
     for (int i = 0; i < 2; ++i) test::expect_error([&] { two.step(); }, Code::kIo, "rank 1 at");
     EXPECT_THAT(two.end(), HasSubstr("its card is on fire"));
   }  // who aborts is a thread of its own, which ends with the ranks

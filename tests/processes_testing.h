@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -31,12 +32,13 @@ class Processes {
 
   Processes(const model::ModelConfig& config, std::span<const backend::HostWeight> weights,
             const model::StepLimits& limits, const backend::Ranks& ranks, const Setup& setup)
-      : errors_(static_cast<size_t>(ranks.count)) {
+      : errors_(static_cast<size_t>(ranks.count)), living_(static_cast<size_t>(ranks.count)) {
     const backend::GroupPlace place = backend::place_of(ranks.count);
     for (int rank = 1; rank < ranks.count; ++rank)
       others_.emplace_back([=, this, &config] {
         try {
           backend::ProcessGroup of_rank(backend::at_rank(place, rank), setup.events(rank));
+          const Living living(*this, rank, of_rank);
           const backend::StepRoom room = backend::receive_room(of_rank);
           const auto whole = model::backend_config(config, {room.max_tokens, room.max_rows, room.kv_pages});
           const std::unique_ptr<backend::Member> member = setup.make(whole, of_rank);
@@ -54,6 +56,12 @@ class Processes {
     gpt = model::load(*be, config, weights);
   }
 
+  // A rank above 0 fails, unless it has ended.
+  void fail(int rank, const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    if (backend::ProcessGroup* const of_rank = living_[static_cast<size_t>(rank)]) of_rank->fail(why);
+  }
+
   // What ended the ranks above 0, by rank; empty where one ended with the group.
   std::vector<std::string> ended() {
     be.reset();
@@ -63,8 +71,26 @@ class Processes {
   }
 
  private:
+  // A rank's group while it lives.
+  struct Living {
+    Living(Processes& of, int rank, backend::ProcessGroup& group) : of(of), rank(static_cast<size_t>(rank)) {
+      set(&group);
+    }
+    ~Living() { set(nullptr); }
+    Living(const Living&) = delete;
+    Living& operator=(const Living&) = delete;
+    void set(backend::ProcessGroup* group) const {
+      const std::lock_guard lock(of.mutex_);
+      of.living_[rank] = group;
+    }
+    Processes& of;
+    size_t rank;
+  };
+
   std::vector<std::string> errors_;
-  std::vector<std::jthread> others_;  // end with the group
+  std::mutex mutex_;
+  std::vector<backend::ProcessGroup*> living_;  // by rank, guarded
+  std::vector<std::jthread> others_;            // end with the group
 
  public:
   std::unique_ptr<backend::ProcessGroup> group;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <deque>
 #include <iterator>
+#include <limits>
 #include <unordered_set>
 #include <utility>
 
@@ -25,6 +26,8 @@ constexpr size_t kMaxCalls = 1024;
 constexpr size_t kMaxRecipientBytes = 288;  // a space and a name of 128 each, and some
 constexpr size_t kMaxTextBytes = 64;        // of a token in a header
 constexpr int32_t kNothing = -1;
+// States of a parser that one token's mask looks at: about a second. Schemas of zod and pydantic take 1.7 million.
+constexpr int64_t kMostMaskWork = 8'000'000;
 // Content is ended within a limit if so many bytes end it; it is watched for the last so many tokens.
 constexpr int64_t kMostEndBytes = 16'384, kWatchedTokens = 4096;
 // A call's header has fewer in o200k, with what ends the message before it and begins this one.
@@ -451,7 +454,17 @@ void GrammarMatcher::Impl::fill_content(std::span<uint32_t> mask) {
   tensor.ndim = 1;
   tensor.dtype = {kDLInt, 32, 1};
   tensor.shape = &words;
-  if (!at.json->FillNextTokenBitmask(&tensor)) std::fill_n(mask.begin(), ordinary.size(), ~uint32_t{0});
+  at.json->BoundWork(kMostMaskWork);
+  try {
+    if (!at.json->FillNextTokenBitmask(&tensor)) std::fill_n(mask.begin(), ordinary.size(), ~uint32_t{0});
+  } catch (const xgrammar::TooMuchWork&) {
+    throw Error(
+        Code::kInvalidRequest,
+        "grammar: too ambiguous: want at most {} steps to tell which tokens may come next, found more at token {} of "
+        "the answer; write it so that a text matches in fewer ways",
+        kMostMaskWork, at.taken + 1);
+  }
+  at.json->BoundWork(std::numeric_limits<int64_t>::max());
   // xgrammar may leave the token set that ended the text if no other was named; only the rule's own ends count.
   std::vector<int32_t> ends;
   std::copy_if(rule().end_ids.begin(), rule().end_ids.end(), std::back_inserter(ends),

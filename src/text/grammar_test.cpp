@@ -2,6 +2,7 @@
 
 #include "text/harmony_parse.h"
 #include "text/json_grammar.h"
+#include "text/raw_grammar.h"
 #include "base/error.h"
 #include "base/random.h"
 
@@ -665,6 +666,25 @@ TEST_F(GrammarTest, ends_after_a_token_that_could_not_come) {
   EXPECT_TRUE(may_come(matcher, id("<|return|>")));
   EXPECT_TRUE(matcher.accept(id("<|return|>")));
   EXPECT_TRUE(matcher.finished());
+}
+
+TEST_F(GrammarTest, a_mask_that_takes_too_many_steps_ends_its_request) {
+  GrammarMatcher matcher = shared_compiler
+                               ->content({.kind = ContentRule::Kind::kGrammar,
+                                          .grammar = raw_grammar("start: start start start start | /[a-z ]+/", "test"),
+                                          .where = "test"},
+                                         {id("<|return|>")})
+                               .matcher();
+  const int32_t token = shared_tokenizer->encode("abc").front();
+  std::string why;
+  for (int taken = 0; taken < 40 && why.empty(); ++taken) try {
+      EXPECT_TRUE(may_come(matcher, token));
+      matcher.accept(token);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidRequest);
+      why = error.what();
+    }
+  EXPECT_THAT(why, HasSubstr("too ambiguous"));
 }
 
 TEST_F(GrammarTest, refuses_names_that_no_header_can_hold) {

@@ -85,6 +85,8 @@ struct ncclComm {
 
 namespace {
 
+std::vector<std::unique_ptr<ncclComm>> aborted;  // guarded; who aborts does not free
+
 // What this thread waits for at the end of its group.
 struct Pending {
   ncclComm_t comm;
@@ -133,11 +135,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-// Who waits on this rank is let go; the rank is not freed, since it may be in the middle of a call.
+// Who waits on this rank is let go; the rank lives until the program ends, since it may be in the middle of a call.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const std::lock_guard lock(all_mutex);
   ++told.calls["abort"];
   comm->aborted = true;
+  aborted.emplace_back(comm);
   changed.notify_all();
   return ncclSuccess;
 }

@@ -22,7 +22,7 @@ inline void walk(const text::ContentRule& rule, uint64_t seed) {
   const int32_t end = *tokenizer.special_id(seed % 2 == 0 ? "<|return|>" : "<|call|>");
   text::GrammarMatcher matcher = kCompiler.content(rule, {end}).matcher();
   std::vector<uint32_t> mask(static_cast<size_t>(tokenizer.max_id()) / 32 + 1);
-  for (uint64_t step = 0; step < 40 && !matcher.finished(); ++step) {
+  for (uint64_t step = 0; step < 12 && !matcher.finished(); ++step) {
     matcher.fill(mask);
     check(!matcher.failed(), "no token may come");
     std::vector<int32_t> open;

@@ -149,6 +149,7 @@ void EarleyParser::Complete(const ParserState& state, bool debug_print, bool mar
 
   // Check all the possible parent states.
   const auto& parent_states_map = rule_id_to_completable_states_[state.rule_start_pos];
+  work_ += static_cast<int64_t>(parent_states_map.size());
   for (const auto& [ref_id, parent_state] : parent_states_map) {
     if (ref_id != state.rule_id) {
       continue;
@@ -394,6 +395,7 @@ bool EarleyParser::Advance(const uint8_t ch, bool debug_print) {
     char_count_history_.push_back(GetCurrentCharIndex() + StartsUTF8Codepoint(ch));
   }
   const auto& latest_states = scanable_state_history_[scanable_state_history_.size() - 1];
+  work_ += static_cast<int64_t>(latest_states.size());
   // Scan all the scanable states.
   for (const auto& state : latest_states) {
     if (skip_expired_states_ && IsExpiredState(state)) {
@@ -416,6 +418,7 @@ bool EarleyParser::Advance(const uint8_t ch, bool debug_print) {
     capture_event_history_.PushBack(std::vector<CaptureEvent>());
   }
   while (!tmp_process_state_queue_.empty()) {
+    if (work_ > most_work_) throw TooMuchWork();
     const auto state = std::move(tmp_process_state_queue_.front());
     tmp_process_state_queue_.pop();
     auto [scanable, completable] = Predict(state, debug_print);

@@ -22,6 +22,7 @@
 #include "support/compact_2d_array.h"
 #include "support/utils.h"
 #include "xgrammar/grammar.h"
+#include "xgrammar/matcher.h"
 
 namespace xgrammar {
 
@@ -358,6 +359,10 @@ class EarleyParser {
   /*! \brief The class is used to check if a state has been added into the queue. */
   RepeatDetector tmp_states_visited_in_queue_;
 
+  /*! \brief Nibble's. States looked at since BoundWork(), and how many may be. */
+  int64_t work_ = 0;
+  int64_t most_work_ = std::numeric_limits<int64_t>::max();
+
   /*! \brief Check if the stop token is accepted. */
   bool stop_token_is_accepted_ = false;
 
@@ -654,6 +659,7 @@ class EarleyParser {
    * \details The state is enqueued if it is not visited in the queue.
    */
   void Enqueue(const ParserState& state) {
+    ++work_;
     if (!IsStateVisitedInQueue(state)) {
       tmp_process_state_queue_.push(state);
       tmp_states_visited_in_queue_.Insert(state);
@@ -672,6 +678,15 @@ class EarleyParser {
   }
 
  public:
+  /*!
+   * \brief Nibble's. From now on so many states may be looked at; the next one throws TooMuchWork, after which the parser
+   * serves nothing.
+   */
+  void BoundWork(int64_t most) {
+    work_ = 0;
+    most_work_ = most;
+  }
+
   /*!
    * \brief Constructor of the Earley parser.
    * \param grammar The grammar to be parsed. It must be optimized.

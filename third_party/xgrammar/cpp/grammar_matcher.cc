@@ -2768,6 +2768,8 @@ bool GrammarMatcher::TraverseDraftTree(
 
 std::string GrammarMatcher::FindJumpForwardString() { return pimpl_->FindJumpForwardString(); }
 
+void GrammarMatcher::BoundWork(int64_t most) { pimpl_->BoundWork(most); }
+
 int64_t GrammarMatcher::BytesToEnd() const { return pimpl_->BytesToEnd(); }
 std::string GrammarMatcher::ShortestEnd() { return pimpl_->ShortestEnd(); }
 

@@ -174,12 +174,13 @@ void check_draws(Head& head, int count, int steps, float size, const DeviceFacts
   }
 }
 
-void check_head(const char* name, const std::function<float(int, int, Noise&)>& make, const Launch& on) {
+void check_head(const char* name, const std::function<float(int, int, Noise&)>& make, const Launch& on,
+                int steps = 450) {
   const DeviceFacts card = open_device(0);
   Head head(make, on);
   for (const int count : {1, 2, 4, 8}) {
     Tally tally;
-    check_draws(head, count, count == 8 ? 400 : 250, 1, card, on, tally);
+    check_draws(head, count, steps, 1, card, on, tally);
     if (testing::Test::HasFatalFailure()) return;
     std::printf("%s, %d tokens: %lld draws, tiles of candidates: %.1f a step, %lld at most; %lld steps of all tiles\n",
                 name, count, static_cast<long long>(tally.draws),
@@ -207,6 +208,11 @@ TEST_F(ScreenTest, draws_what_the_whole_product_draws_from_rows_that_are_nearly_
         return 0.05f * (static_cast<float>(k * 37 % 101) / 50 - 1) + 0.002f * noise.next();
       },
       on_);
+}
+
+// Few steps, which sanitizers get through.
+TEST_F(ScreenTest, short_draws_are_those_of_the_whole_product) {
+  check_head("short", [](int, int, Noise& noise) { return 0.046f * noise.next(); }, on_, 2);
 }
 
 }  // namespace

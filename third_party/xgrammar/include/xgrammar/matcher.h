@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <variant>
 #include <vector>
@@ -35,6 +36,11 @@ void ApplyTokenBitmaskInplaceCPU(
     int vocab_size = -1,
     std::optional<std::vector<int>> indices = std::nullopt
 );
+
+/*! \brief Nibble's. A call of a matcher looked at more states than BoundWork() allows. */
+struct TooMuchWork : std::runtime_error {
+  TooMuchWork() : std::runtime_error("too many states of a grammar") {}
+};
 
 /*!
  * \brief A stateful matcher to match tokens to the specified BNF grammar. This class is the core
@@ -150,6 +156,12 @@ class GrammarMatcher {
    * \note This method does not change the grammar state.
    */
   std::string FindJumpForwardString();
+
+  /*!
+   * \brief Nibble's. From now on so many of the parser's states may be looked at; the next one throws TooMuchWork, after
+   * which the matcher serves nothing.
+   */
+  void BoundWork(int64_t most);
 
   /*!
    * \brief Nibble's. The fewest bytes after which the text may end; 0: it may end now. May be larger than that where

@@ -73,18 +73,18 @@ class Processes {
  private:
   // A rank's group while it lives.
   struct Living {
-    Living(Processes& of, int rank, backend::ProcessGroup& group) : of(of), rank(static_cast<size_t>(rank)) {
+    Living(Processes& of, int rank, backend::ProcessGroup& group) : processes(of), at(static_cast<size_t>(rank)) {
       set(&group);
     }
     ~Living() { set(nullptr); }
     Living(const Living&) = delete;
     Living& operator=(const Living&) = delete;
     void set(backend::ProcessGroup* group) const {
-      const std::lock_guard lock(of.mutex_);
-      of.living_[rank] = group;
+      const std::lock_guard lock(processes.mutex_);
+      processes.living_[at] = group;
     }
-    Processes& of;
-    size_t rank;
+    Processes& processes;
+    size_t at;
   };
 
   std::vector<std::string> errors_;

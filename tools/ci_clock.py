@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What still fits into CI's time: a CUDA build, "cuda" (all architectures) or "h100" (one), and then "arm", Arm's kernels.
+"""What still fits into CI's time: a CUDA build, "cuda" (all architectures) or "h100" (one), then "arm", Arm's kernels, and
+"asan", unit tests under sanitizers.
 
     tools/ci_clock.py <seconds left> [--no-cuda] [--jobs N] [--probe SECONDS]
 
@@ -20,7 +21,8 @@ PROBE = "src/checkpoint/strict_json.cpp"
 # CPU seconds of a build, nothing of it cached, over those of the probe: "cuda" in a cold run of CI on 2026-11-26, 665 s on
 # two cores where the probe took 5.6; "h100" in its old proportion to that.
 COSTS = (("cuda", 240), ("h100", 120))
-ARM_COST = 30  # the same of make test-arm-kernels, of which the tests under qemu are 3: estimated from some of its files, 2026-11-25
+# The same of what follows, tests included: Arm's kernels estimated from some of their files, 2026-11-25.
+OTHERS = (("arm", "Arm's kernels", 30), ("asan", "unit tests under sanitizers", 200))
 SPARE_SECONDS = 300  # to link, and because an estimate is one
 
 
@@ -47,12 +49,14 @@ def choose(left, seconds, jobs, cuda=True):
             break
     if cuda and not fits:
         lines.append(f"CUDA build left out: {left} s are left, for one architecture it wants about {estimates[-1][1] + SPARE_SECONDS} s")
-    arm = round(ARM_COST * seconds / jobs)
-    if arm + spent <= left:
-        fits.append("arm")
-        lines.append(f"Arm's kernels take about {arm} s")
-    else:
-        lines.append(f"Arm's kernels left out: they want about {arm} s")
+    for name, what, cost in OTHERS:
+        estimate = round(cost * seconds / jobs)
+        if estimate + spent <= left:
+            fits.append(name)
+            lines.append(f"{what} take about {estimate} s")
+            spent += estimate
+        else:
+            lines.append(f"{what} left out: they want about {estimate} s")
     return fits, lines
 
 

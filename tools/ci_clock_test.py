@@ -14,11 +14,12 @@ import ci_clock
 
 ROOT = Path(__file__).resolve().parent.parent
 ALL, ONE = (dict(ci_clock.COSTS)[preset] for preset in ("cuda", "h100"))
+ARM, ASAN = (cost for _, _, cost in ci_clock.OTHERS)
 
 
 class CiClockTest(unittest.TestCase):
-    def test_with_time_all_architectures_are_built_and_arms_kernels_follow(self):
-        self.assertEqual(ci_clock.choose(left=5000, seconds=3, jobs=2)[0], ["cuda", "arm"])
+    def test_with_time_all_architectures_are_built_and_the_rest_follows(self):
+        self.assertEqual(ci_clock.choose(left=5000, seconds=3, jobs=2)[0], ["cuda", "arm", "asan"])
 
     def test_what_fits_is_chosen_by_the_machine_and_not_by_the_clock_alone(self):
         for jobs in (1, 2, 16):
@@ -30,20 +31,23 @@ class CiClockTest(unittest.TestCase):
 
     def test_arms_kernels_never_take_the_cuda_builds_time(self):
         need = 4 * ALL + ci_clock.SPARE_SECONDS
-        self.assertEqual(ci_clock.choose(need + 4 * ci_clock.ARM_COST, 4, 1)[0], ["cuda", "arm"])
-        fits, lines = ci_clock.choose(need + 4 * ci_clock.ARM_COST - 1, 4, 1)
+        self.assertEqual(ci_clock.choose(need + 4 * ARM, 4, 1)[0], ["cuda", "arm"])
+        fits, lines = ci_clock.choose(need + 4 * ARM - 1, 4, 1)
         self.assertEqual(fits, ["cuda"])
-        self.assertIn("Arm's kernels left out", lines[-1])
+        self.assertIn("Arm's kernels left out", lines[-2])
 
-    def test_without_nvcc_arms_kernels_are_all(self):
-        self.assertEqual(ci_clock.choose(left=5000, seconds=3, jobs=2, cuda=False), (["arm"], [f"Arm's kernels take about {round(ci_clock.ARM_COST * 1.5)} s"]))
+    def test_without_nvcc_what_needs_none_is_all(self):
+        fits, lines = ci_clock.choose(left=5000, seconds=3, jobs=2, cuda=False)
+        self.assertEqual(fits, ["arm", "asan"])
+        self.assertEqual(lines, [f"Arm's kernels take about {round(ARM * 1.5)} s", f"unit tests under sanitizers take about {round(ASAN * 1.5)} s"])
 
     def test_what_is_left_out_is_said_in_one_line(self):
         fits, lines = ci_clock.choose(left=100, seconds=60, jobs=2)
         self.assertEqual(fits, [])
         self.assertIn("CUDA build left out: 100 s are left", lines[0])
         self.assertIn("Arm's kernels left out", lines[1])
-        self.assertEqual(len(lines), 2)
+        self.assertIn("unit tests under sanitizers left out", lines[2])
+        self.assertEqual(len(lines), 3)
 
     def test_no_time_left_at_all_is_no_error(self):
         self.assertEqual(ci_clock.choose(left=-5, seconds=3, jobs=2)[0], [])
@@ -52,7 +56,7 @@ class CiClockTest(unittest.TestCase):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             self.assertEqual(ci_clock.main(["ci_clock.py", "5000", "--jobs", "2", "--probe", "3"]), 0)
-        self.assertEqual(out.getvalue(), "cuda arm\n")
+        self.assertEqual(out.getvalue(), "cuda arm asan\n")
         self.assertIn("ci: the preset cuda takes about", err.getvalue())
 
     def test_the_probe_is_there(self):
@@ -103,6 +107,14 @@ class CiRunTest(unittest.TestCase):
         status, said = self.run_ci("echo arm", make="exit 2")
         self.assertEqual(status, 1)
         self.assertIn("make test-arm-kernels failed", said)
+
+    def test_unit_tests_run_under_sanitizers(self):
+        status, said = self.run_ci("echo asan")
+        self.assertEqual(status, 0)
+        self.assertIn("make asan ROOMS=", said)
+        status, said = self.run_ci("echo asan", make="exit 2")
+        self.assertEqual(status, 1)
+        self.assertIn("make asan failed", said)
 
     def test_a_build_that_fails_fails(self):
         status, said = self.run_ci("echo cuda", make="exit 2")

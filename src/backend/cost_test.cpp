@@ -163,12 +163,11 @@ TEST(cost, no_logits_are_free) {
   EXPECT_EQ(kModel.of(Stage::kLogits, LayerKind::kFull, {.rows = rows}).bytes, 0);
 }
 
-TEST(measure, the_ideal_is_the_longer_of_reading_and_computing) {
+TEST(measure, the_ideal_is_the_longer_of_reading_and_computing_in_each_stage) {
   const DevicePeaks peaks{
       .device = "d", .read_bytes_per_s = 100, .matrix = {{"f32", true, 10}, {"bf16", true, 50}, {"int8", false, 1000}}};
   EXPECT_EQ(peaks.exact_peak()->type, "bf16");
-  EXPECT_DOUBLE_EQ(peaks.ideal_seconds({.bytes = 200, .flops = 50}), 2);
-  EXPECT_DOUBLE_EQ(peaks.ideal_seconds({.bytes = 200, .flops = 500}), 10);
+  EXPECT_DOUBLE_EQ(peaks.ideal_seconds({Cost{.bytes = 200, .flops = 50}, {.bytes = 200, .flops = 500}}), 2 + 10);
 }
 
 }  // namespace

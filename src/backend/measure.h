@@ -32,10 +32,13 @@ struct DevicePeaks {
     }
     return best;
   }
-  // Seconds that the cost takes at the least: the longer of reading and computing.
-  [[nodiscard]] double ideal_seconds(const Cost& cost) const {
+  // Seconds that a step takes at the least: in each stage the longer of reading and computing.
+  [[nodiscard]] double ideal_seconds(const StageCosts& costs) const {
     const MatrixPeak* peak = exact_peak();
-    return std::max(cost.bytes / read_bytes_per_s, peak == nullptr ? 0 : cost.flops / peak->flops_per_s);
+    double seconds = 0;
+    for (const Cost& cost : costs)
+      seconds += std::max(cost.bytes / read_bytes_per_s, peak == nullptr ? 0 : cost.flops / peak->flops_per_s);
+    return seconds;
   }
 };
 
@@ -65,6 +68,7 @@ struct ClockReading {
   bool thermal = false, power = false;  // what holds the clock down
   double watts = 0;                     // 0: it does not say
   double limit_watts = 0;               // that the card may take; 0: it does not say
+  double joules = 0;                    // since the driver was loaded; 0: it does not say
 };
 // Empty where there is no driver to ask; none when it does not answer.
 using ReadClock = std::function<std::optional<ClockReading>()>;

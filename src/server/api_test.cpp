@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <thread>
@@ -217,6 +218,32 @@ TEST_F(ApiTest, a_lost_rank_is_a_503_with_retry_after) {
   EXPECT_EQ(out.head->status, 503);
   EXPECT_EQ(out.head->headers.back().first, "Retry-After");
   EXPECT_NE(out.body.find("the device is lost"), std::string::npos);
+}
+
+TEST_F(ApiTest, a_request_that_proves_wrong_while_it_runs_is_a_400) {
+  start({"<|channel|>final<|message|>one!"});
+  engine_->fails_as = Code::kInvalidRequest;
+  EXPECT_EQ(call("/v1/chat/completions", kChat)->poll().head->status, 400);
+}
+
+TEST_F(ApiTest, the_log_says_how_far_a_long_prompt_is_read) {
+  ServedModel roomy = testing::model();
+  roomy.max_context = 100'000;
+  start({kAnswer}, {}, roomy);
+  const auto reading = [this](size_t words) {
+    log_.clear();
+    std::string text;
+    for (size_t i = 0; i < words; ++i) text += " once";
+    EXPECT_EQ(ask("/v1/chat/completions", Json{{"messages", {{{"role", "user"}, {"content", text}}}}}.dump()).status,
+              200);
+    const auto found = std::ranges::find(log_, "reading", [](const Json& line) { return line["event"]; });
+    return found == log_.end() ? Json() : *found;
+  };
+  EXPECT_TRUE(reading(100).is_null());
+  const Json told = reading(20'000);
+  ASSERT_FALSE(told.is_null());
+  EXPECT_GT(told["prompt_tokens"], 20'000);
+  EXPECT_EQ(told["read"], 1);
 }
 
 TEST_F(ApiTest, a_full_queue_is_a_429_with_retry_after) {

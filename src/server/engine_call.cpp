@@ -26,6 +26,16 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
 
 double milliseconds(double seconds) { return static_cast<double>(static_cast<int64_t>(seconds * 1e5 + 0.5)) / 100; }
 
+int status_of_failed(Code failed) {
+  if (failed == Code::kInvalidRequest) return 400;  // seen while it ran, as a grammar that is too ambiguous
+  if (failed == Code::kIo) return 503;              // a rank is lost: this server ends, and the next one may answer
+  return 500;
+}
+
+// The log says how far a prompt of so many tokens is read, at most so often.
+constexpr int64_t kLongPrompt = 16'384;
+constexpr std::chrono::seconds kBetweenTold{10};
+
 // With what every answer has.
 HttpHead head_of(const CallContext& context) {
   HttpHead head{.headers = {{"X-Request-Id", context.request_id}}};
@@ -82,8 +92,11 @@ void EngineCall::submit(size_t choice, engine::Request request) {
     if (mailbox->items.size() % kWakeAgain == 1) mailbox->wake();
   };
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const bool shows_progress = request.progress;
+  request.progress = shows_progress || prompt_tokens >= kLongPrompt;
   const engine::RequestId id = context_.port.submit(std::move(request), receive);
-  choices_.push_back({.id = id, .prompt_tokens = prompt_tokens, .first = {}, .last = {}});
+  choices_.push_back(
+      {.id = id, .shows_progress = shows_progress, .prompt_tokens = prompt_tokens, .first = {}, .last = {}});
 }
 
 // From here on no event comes, and nothing runs.
@@ -140,10 +153,21 @@ void EngineCall::take_all() {
     if (const auto* token = std::get_if<engine::TokenEvent>(&item.event))
       take_token(item.choice, *token, item.time);
     else if (const auto* read = std::get_if<engine::PromptProgress>(&item.event))
-      presenter_->progress(item.choice, *read);
+      take_progress(item.choice, *read, item.time);
     else
       take_finished(item.choice, std::get<engine::Finished>(item.event), item.time);
   }
+}
+
+void EngineCall::take_progress(size_t choice, const engine::PromptProgress& read, Clock::time_point time) {
+  if (choices_[choice].shows_progress) presenter_->progress(choice, read);
+  if (read.total < kLongPrompt || time < next_told_) return;
+  next_told_ = time + kBetweenTold;
+  context_.log({{"event", "reading"},
+                {"id", context_.request_id},
+                {"prompt_tokens", read.total},
+                {"read", read.done},
+                {"cached_tokens", read.cached}});
 }
 
 void EngineCall::take_token(size_t choice, const engine::TokenEvent& event, Clock::time_point time) {
@@ -168,9 +192,8 @@ void EngineCall::take_finished(size_t choice, engine::Finished finished, Clock::
   if (c.enough) finished.reason = kStop;
   if (!c.last) c.last = time;
   finished.generated_tokens = c.tokens;
-  // The connection to another rank is lost: this server ends, and the next one may answer.
   if (finished.reason == kFailed)
-    failure_ = ApiError("", "generation failed: " + finished.message, finished.code == Code::kIo ? 503 : 500);
+    failure_ = ApiError("", "generation failed: " + finished.message, status_of_failed(finished.code));
   if (finished.reason == kCancelled) failure_ = shutting_down();
   const std::string_view reason = failure_ ? reason_of(*failure_) : finish_reason(finished.reason, false);
   record(c, finished, reason);

@@ -74,7 +74,7 @@ class EngineCall final : public Call {
   };
   struct Choice {
     engine::RequestId id{};
-    bool enough = false, finished = false;
+    bool shows_progress = false, enough = false, finished = false;
     int64_t prompt_tokens = 0, tokens = 0;
     std::optional<Clock::time_point> first, last;
   };
@@ -82,6 +82,7 @@ class EngineCall final : public Call {
   void submit(size_t choice, engine::Request request);
   void leave();
   void take_all();  // events since the last time
+  void take_progress(size_t choice, const engine::PromptProgress& read, Clock::time_point time);
   void take_token(size_t choice, const engine::TokenEvent& event, Clock::time_point time);
   void take_finished(size_t choice, engine::Finished finished, Clock::time_point time);
   void record(const Choice& choice, const engine::Finished& finished, std::string_view reason);
@@ -96,6 +97,7 @@ class EngineCall final : public Call {
   std::optional<ApiError> failure_;
   std::string reasons_;  // of all choices, for the log
   engine::Finished last_finished_;
+  Clock::time_point next_told_;  // of a long prompt, in the log
   const std::shared_ptr<Mailbox> mailbox_;
 };
 

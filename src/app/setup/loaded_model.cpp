@@ -94,10 +94,10 @@ OnLoad show_loading(Terminal& terminal) {
   const auto start = std::chrono::steady_clock::now();
   return [&terminal, start](const model::LoadProgress& p) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    terminal.progress("loading",
-                      static_cast<double>(p.done_bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
-                      fmt::format("{} at {}/s", format_bytes(static_cast<double>(p.done_bytes)),
-                                  format_bytes(static_cast<double>(p.done_bytes) / std::max(seconds, 1e-3))));
+    const auto done = static_cast<double>(p.done_bytes);
+    std::string told = format_bytes(done);
+    if (seconds > 0.5) told += fmt::format(" at {}/s", format_bytes(done / seconds));  // before, it would be a guess
+    terminal.progress("loading", done / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)), told);
     if (p.done_bytes == p.total_bytes) terminal.end_progress();
   };
 }

@@ -180,8 +180,10 @@ class Bench {
     const backend::ScreenCounts before = subject_.backend.screen_counts();
     for (int i = 0; i < options_.repetitions; ++i) {
       show(fmt::format("repetition {}", i + 1), i);
+      const double joules = joules_so_far();
       const auto seconds = loop_.time(row, go_on_);
       if (!seconds) return false;
+      row.joules += joules_so_far() - joules;
       row.seconds.push_back(*seconds);
       measure_beside(row);
     }
@@ -207,6 +209,10 @@ class Bench {
     if (meter_) row.reads.push_back(meter_->measure(kReadPasses));
     if (!read_clock_) return;
     if (const auto clock = read_clock_()) row.clocks.push_back(*clock);
+  }
+  [[nodiscard]] double joules_so_far() const {
+    const auto now = read_clock_ ? read_clock_() : std::nullopt;
+    return now ? now->joules : 0;
   }
   bool warm_up(const BenchRow& row) {
     constexpr int64_t kWarmTokens = 4;

@@ -104,15 +104,15 @@ std::string markdown_head(const Json& head, const backend::DevicePeaks& peaks, i
                      fmt::join(rates, ", "));
   const backend::MatrixPeak* exact = peaks.exact_peak();
   out += fmt::format(
-      "- limit: the weights (of as many experts as an even router would choose) and keys that must be read at that "
-      "bandwidth, or the operations at {}\n\n",
+      "- limit: in each stage the weights (of as many experts as an even router would choose) and keys that must be read "
+      "at that bandwidth, or the operations at {}\n\n",
       exact == nullptr ? "no peak" : exact->type);
   out +=
       "| test             | batch |               t/s |   limit t/s | GB read |   GFLOP | reads GB/s | of read | of "
-      "matrix | of limit |\n";
+      "matrix | of limit | J/token |\n";
   out +=
       "| ---------------- | ----: | ----------------: | ----------: | ------: | ------: | ---------: | ------: | "
-      "--------: | -------: |\n";
+      "--------: | -------: | ------: |\n";
   return out;
 }
 
@@ -121,12 +121,12 @@ std::string markdown_row(const Json& row, const backend::DevicePeaks& peaks) {
   const auto percent = [&](std::string_view path) { return fmt::format("{:.1f}%", 100 * number(path)); };
   const auto reads = row.at("read_bytes_per_s").get<std::vector<double>>();
   return fmt::format(
-      "| {:<16} | {:>5} | {:>17} | {:>11.2f} | {:>7.3g} | {:>7.4g} | {:>10.1f} | {:>7} | {:>9} | {:>8} |\n",
+      "| {:<16} | {:>5} | {:>17} | {:>11.2f} | {:>7.3g} | {:>7.4g} | {:>10.1f} | {:>7} | {:>9} | {:>8} | {:>7} |\n",
       text_of(row.at("test")), row.at("batch").get<int>(),
       fmt::format("{:.2f} ± {:.2f}", number("tokens_per_second.mean"), number("tokens_per_second.sd")),
       number("limit_tokens_per_second"), number("bytes") / 1e9, number("flops") / 1e9,
       (reads.empty() ? peaks.read_bytes_per_s : mean_sd(reads).mean) / 1e9, percent("of_read"), percent("of_matrix"),
-      percent("of_limit"));
+      percent("of_limit"), row.contains("joules_per_token") ? fmt::format("{:.3g}", number("joules_per_token")) : "-");
 }
 
 Json timed_json(const BenchRow& row) {
@@ -143,7 +143,7 @@ Json json_of(const BenchRow& row, const backend::DevicePeaks& of_head) {
   const backend::DevicePeaks peaks = peaks_beside(row, of_head);
   const backend::MatrixPeak* peak = peaks.exact_peak();
   const MeanSd rate = row.tokens_per_second();
-  const double seconds = mean_sd(row.seconds).mean, ideal = peaks.ideal_seconds(row.cost());
+  const double seconds = mean_sd(row.seconds).mean, ideal = peaks.ideal_seconds(row.costs);
   Json json = timed_json(row);
   json.update({{"read_bytes_per_s", row.reads},
                {"clock_mhz", Json::array()},
@@ -157,6 +157,8 @@ Json json_of(const BenchRow& row, const backend::DevicePeaks& of_head) {
                {"of_read", row.cost().bytes / seconds / peaks.read_bytes_per_s},
                {"of_matrix", peak == nullptr ? 0 : row.cost().flops / seconds / peak->flops_per_s},
                {"of_limit", ideal / seconds}});
+  if (row.joules > 0)
+    json["joules_per_token"] = row.joules / static_cast<double>(row.tokens() * std::ssize(row.seconds));
   if (row.screened.steps > 0)
     json["screened_tiles_of_a_step"] =
         static_cast<double>(row.screened.tiles) / static_cast<double>(row.screened.steps);

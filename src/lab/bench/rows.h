@@ -29,6 +29,7 @@ struct BenchRow {
   std::vector<backend::ClockReading> clocks{};
   backend::StageCosts costs{};       // of one repetition, at the least
   backend::ScreenCounts screened{};  // of all repetitions
+  double joules = 0;                 // of all repetitions, on the first card; 0: unknown
 
   [[nodiscard]] backend::Cost cost() const { return total(costs); }
 
@@ -47,7 +48,7 @@ struct BenchRow {
 // Which test it was, and how long it took.
 [[nodiscard]] nlohmann::ordered_json timed_json(const BenchRow& row);
 // timed_json() with shares of what the device can do, from the mean time: of the read bandwidth, of the exact matrix
-// peak, and of the least time that reading and computing allow.
+// peak, and of the least time that reading and computing allow, stage by stage.
 [[nodiscard]] nlohmann::ordered_json json_of(const BenchRow& row, const backend::DevicePeaks& peaks);
 // "tg128 @ d4096, batch 8"; of a prompt its name: of such JSON.
 [[nodiscard]] std::string label_of(const nlohmann::ordered_json& row);

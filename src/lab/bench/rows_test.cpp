@@ -43,7 +43,8 @@ TEST(bench_report, fractions_are_of_the_mean_time) {
   EXPECT_NEAR(of["of_limit"].get<double>(), 0.3, 1e-12);
   BenchRow heavy = generated();
   heavy.costs[0].flops = 1.4e12;
-  EXPECT_NEAR(json_of(heavy, kPeaks)["of_limit"].get<double>(), 0.6, 1e-12);
+  // 1.4 s to compute the first stage, and 0.2 to read the second
+  EXPECT_NEAR(json_of(heavy, kPeaks)["of_limit"].get<double>(), 1.6 / 7 * 3, 1e-12);
 }
 
 TEST(bench_report, shares_are_of_the_reads_measured_beside_the_row) {
@@ -99,6 +100,15 @@ TEST(bench_report, rows_hold_the_clock) {
   EXPECT_EQ(json["watts"], nlohmann::json({0.0, 412.5}));
   EXPECT_EQ(json["clock_limits"], nlohmann::json({"thermal"}));
   EXPECT_TRUE(json_of(generated(), kPeaks)["clock_mhz"].empty());
+}
+
+TEST(bench_report, rows_hold_the_joules_of_a_token) {
+  BenchRow row = generated();
+  EXPECT_FALSE(json_of(row, kPeaks).contains("joules_per_token"));
+  EXPECT_NE(markdown_row(json_of(row, kPeaks), kPeaks).find(" - |"), std::string::npos);
+  row.joules = 90;  // of 3 repetitions of 20 tokens
+  EXPECT_DOUBLE_EQ(json_of(row, kPeaks)["joules_per_token"].get<double>(), 1.5);
+  EXPECT_NE(markdown_row(json_of(row, kPeaks), kPeaks).find(" 1.5 |"), std::string::npos);
 }
 
 TEST(bench_report, json_holds_each_repetition) {

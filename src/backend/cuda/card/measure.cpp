@@ -106,7 +106,9 @@ struct Nvml {
   int (*temperature)(Device, int sensor, unsigned* celsius) = nullptr;
   int (*reasons)(Device, unsigned long long* bits) = nullptr;
   int (*power)(Device, unsigned* milliwatts) = nullptr;
-  int (*power_limit)(Device, unsigned* milliwatts) = nullptr;  // not every driver has it
+  // Not every driver and card has these.
+  int (*power_limit)(Device, unsigned* milliwatts) = nullptr;
+  int (*energy)(Device, unsigned long long* millijoules) = nullptr;
   Device device = nullptr;
 
   // False where the library lacks something or does not know the card.
@@ -118,6 +120,7 @@ struct Nvml {
       return function != nullptr;
     };
     bind("nvmlDeviceGetEnforcedPowerLimit", power_limit);
+    bind("nvmlDeviceGetTotalEnergyConsumption", energy);
     char bus[32] = {};
     return bind("nvmlInit_v2", init) && bind("nvmlDeviceGetHandleByPciBusId_v2", device_of) &&
            bind("nvmlDeviceGetClockInfo", clock) && bind("nvmlDeviceGetTemperature", temperature) &&
@@ -127,20 +130,22 @@ struct Nvml {
   }
   [[nodiscard]] std::optional<ClockReading> read() const {
     unsigned mhz = 0, celsius = 0, milliwatts = 0, limit = 0;
-    unsigned long long why = 0;
+    unsigned long long why = 0, millijoules = 0;
     if (clock(device, kSmClock, &mhz) != kSuccess) return std::nullopt;
     // An integrated card may not have them all.
     if (temperature(device, kGpuSensor, &celsius) != kSuccess) celsius = 0;
     if (reasons(device, &why) != kSuccess) why = 0;
     if (power(device, &milliwatts) != kSuccess) milliwatts = 0;
     if (power_limit == nullptr || power_limit(device, &limit) != kSuccess) limit = 0;
+    if (energy == nullptr || energy(device, &millijoules) != kSuccess) millijoules = 0;
     constexpr double kMilli = 1e-3;
     return ClockReading{.mhz = static_cast<int>(mhz),
                         .celsius = static_cast<int>(celsius),
                         .thermal = (why & (kSwThermal | kHwThermal)) != 0,
                         .power = (why & (kSwPowerCap | kHwPowerBrake)) != 0,
                         .watts = kMilli * milliwatts,
-                        .limit_watts = kMilli * limit};
+                        .limit_watts = kMilli * limit,
+                        .joules = kMilli * static_cast<double>(millijoules)};
   }
 };
 

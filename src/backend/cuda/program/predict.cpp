@@ -131,13 +131,13 @@ StepTime predict_step(const PredictArgs& args) {
                           .us = layers * launches * one.us,
                           .floor_us = floor_us(cost, args.card, peak),
                           .held = one.held});
-    step.cost += cost;
+    step.costs[static_cast<size_t>(node.stage)] += cost;
   }
   if (args.program.logit_rows > 0) step.nodes.push_back(sampling(args));
   if (args.program.logit_rows > 0 && args.between.ranks > 1) step.nodes.push_back(picking(args));
   step.us = kBetweenStepsUs;
   for (const NodeTime& node : step.nodes) step.us += node.us;
-  step.floor_us = floor_us(step.cost, args.card, peak);
+  for (const Cost& cost : step.costs) step.floor_us += floor_us(cost, args.card, peak);
   return step;
 }
 

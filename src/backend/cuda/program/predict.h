@@ -75,9 +75,9 @@ struct NodeTime {
 
 struct StepTime {
   std::vector<NodeTime> nodes;
-  double us = 0;  // of all, and between this step and the next
-  Cost cost;      // at the least: backend/cost.h
-  double floor_us = 0;
+  double us = 0;        // of all, and between this step and the next
+  StageCosts costs{};   // at the least: backend/cost.h
+  double floor_us = 0;  // the sum over the stages
 };
 
 struct PredictArgs {

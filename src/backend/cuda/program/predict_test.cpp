@@ -118,7 +118,7 @@ TEST(predict, a_step_is_the_sum_of_its_launches_and_the_draw) {
   ASSERT_EQ(step.nodes.size(), 3U);
   EXPECT_NEAR(step.nodes[2].us, share_of("any_sample_draw_f32").step_us + 2 * 201088 * 4 / 1e12 * 1e6, 1e-9);
   EXPECT_NEAR(step.us, kBetweenStepsUs + step.nodes[0].us + step.nodes[1].us + step.nodes[2].us, 1e-9);
-  EXPECT_NEAR(step.cost.bytes, 2e8 + 1e9, 1);
+  EXPECT_NEAR(total(step.costs).bytes, 2e8 + 1e9, 1);
   EXPECT_NEAR(step.floor_us, 1200, 1e-9);
   program.logit_rows = 0;
   EXPECT_EQ(predict(program).nodes.size(), 2U);
@@ -245,7 +245,7 @@ TEST(predict, a_sum_over_ranks_takes_what_its_link_takes) {
                                         .between = {.ranks = ranks, .link = link}});
     EXPECT_EQ(step.nodes.at(0).held, HeldBy::kLink);
     EXPECT_EQ(step.nodes[0].launches, 2 * plan.launches);
-    EXPECT_EQ(step.cost.bytes, 0);
+    EXPECT_EQ(total(step.costs).bytes, 0);
     return step.nodes[0].us / 2;
   };
   EXPECT_NEAR(time(2, 1), sum_us(link, {.ranks = 2, .bytes = 5760}), 1e-6);

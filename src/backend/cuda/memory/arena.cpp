@@ -82,8 +82,6 @@ GemmArena carve_gemms(const ArenaNeeds& needs, Carver& carver) {
   if (std::any_of(arches.begin(), arches.end(), [](const Arch& arch) { return arch.experts_gemm.by_place; })) {
     a.placed_x = carver.take<uint16_t>(places * std::max(d.hidden, layout::block_pair_width(d.inter) / 2));
     a.row_scales = carver.take<float>(places);
-    a.ranges = {carver.take<int32_t>(expert_ranges(tokens) * d.experts), carver.take<int32_t>(d.experts),
-                carver.take_zeros<int>(1)};
   }
   a.y = carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card)));
   a.places = carver.take<int32_t>(pairs);

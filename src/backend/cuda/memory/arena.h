@@ -80,7 +80,6 @@ struct GemmArena {
   uint16_t* u = nullptr;         // [tokens, topk, layout::block_pair_width(inter)] f16, or by place
   uint16_t* placed_x = nullptr;  // x by place: down writes its results while gate_up still reads; SM90
   float* row_scales = nullptr;   // [max_places] where placed_x is codes of rows: x's, then u's
-  ExpertRanges ranges{};         // of steps of any_route_sums; SM90
   float* y = nullptr;            // what readers add up; of the experts, in bf16, [tokens, topk, hidden]
   int32_t* places = nullptr;     // [tokens, topk]
   PairLists lists;

@@ -334,10 +334,10 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   EXPECT_EQ(tile(hopper, "sm90_grouped"), up->tile);
   EXPECT_THAT(kernels(plan(decode(256), {.options = {.family = KernelFamily::kGemm}}), Stage::kMoe),
               ElementsAre("any_group_round_f32", "sm90_grouped"));
-  // The router of many tokens tells where pairs lie.
   const cuda::Program many = plan({{0, 2048, 2048}}, {});
   EXPECT_THAT(kernels(many, Stage::kRoute), ElementsAre("any_route_sums"));
-  EXPECT_THAT(kernels(many, Stage::kMoe), ElementsAre("any_group_round_f32", "sm90_mxfp4_gemm<experts>"));
+  EXPECT_THAT(kernels(many, Stage::kMoe),
+              ElementsAre("any_moe_group_tiles", "any_round_f32", "sm90_mxfp4_gemm<experts>"));
   EXPECT_THAT(kernels(plan({{0, 2048, 2048}}, {.card = kGb10}), Stage::kMoe),
               ElementsAre("any_moe_group_tiles", "any_round_f32", "any_gemm<gate_up>", "any_gemm<mxfp4>"));
   // Two launches where something stands between them.

@@ -416,7 +416,6 @@ class Maker {
   bool experts_gemms_ = false;         // GEMMs for the experts
   bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
   bool experts_added_ = false;         // what the last experts left, to the residual
-  bool leaves_ranges_ = false;         // the router says where pairs lie by expert
   SplitSums qkv_sums_;
   Delta delta_;
   std::optional<Delta> parts_;  // of delta_, which the sum over ranks combines

@@ -155,8 +155,7 @@ struct AttendHeads {
 [[nodiscard]] inline KernelCost cost(const RouteSums::Args& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
   return {.bytes = count * (4 + a.sums.bytes() + (a.sums.splits > 0 ? 4 : 0)) + 2 * int64_t{a.experts} * a.hidden +
-                   4 * out + 8 * int64_t{a.tokens} * a.topk +
-                   (a.ranges.starts != nullptr ? 12 * expert_ranges(a.tokens) * a.experts : 0),
+                   4 * out + 8 * int64_t{a.tokens} * a.topk,
           .flops = 4 * out * a.hidden};
 }
 

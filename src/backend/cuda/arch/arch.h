@@ -71,7 +71,7 @@ struct ExpertsGemm {
 
 // Attention of rows with many new tokens.
 struct PrefillShape {
-  PageType pages;
+  KvDtype pages;
   bool fp8 = false;  // FlashArgs
 };
 struct PrefillKernel {

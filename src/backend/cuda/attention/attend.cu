@@ -20,15 +20,14 @@ void launch_row(const Attend::Args& args, const Launch& on) {
 }  // namespace
 
 void Attend::launch(const Args& args, const Launch& on) {
-  const Kernel kernel = kNames.of(page_type(args.kv.type).dtype);
+  require_pages(args.kv.type);
+  const Kernel kernel = kNames.of(args.kv.type);
   require_shape(args.tokens > 0 && args.tokens <= 65535, kernel, "1 to 65535 tokens", args.tokens);
   require_shape(args.head_dim > 0 && args.head_dim % 8 == 0 && args.head_dim <= 128, kernel,
                 "a head_dim of at most 128, a multiple of 8", args.head_dim);
   require_shape(args.kv_heads > 0 && args.heads % args.kv_heads == 0, kernel, "heads a multiple of kv_heads",
                 args.heads);
-  with_page_type(
-      args.kv.type, [](const PageType&) { return true; },
-      [&]<KvDtype kType>() { launch_row<PageRow<kType>>(args, on); });
+  with_page_type(args.kv.type, [&]<KvDtype kType>() { launch_row<PageRow<kType>>(args, on); });
   launched(kernel, on);
 }
 

@@ -139,7 +139,7 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
 #pragma unroll
   for (int n = 0; n < kKeyTiles; ++n) {
     uint32_t b[kDimSteps][2];
-    Kv::load_keys(b, shared_rows<Kv>(stage, Tile::kStepKeys), 8 * n, lane);
+    Kv::load_keys(b, stage, 8 * n, lane);
     float d[4] = {};
 #pragma unroll
     for (int s = 0; s < kDimSteps; ++s) Kv::mma(d, q[s], b[s]);
@@ -181,7 +181,7 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
 #pragma unroll
     for (int quad = 0; quad < kDimTiles / 4; ++quad) {
       uint32_t b[4][2];
-      Kv::load_values(b, shared_rows<Kv>(stage + rows_bytes<Kv>(Tile::kStepKeys), Tile::kStepKeys), 8 * n, quad, lane);
+      Kv::load_values(b, stage + rows_bytes<Kv>(Tile::kStepKeys), 8 * n, quad, lane);
 #pragma unroll
       for (int j = 0; j < 4; ++j) Kv::mma(state.out[4 * quad + j], p, b[j]);
     }
@@ -232,28 +232,12 @@ struct DecodeSteps {
       const bool is_new = key > old && key <= keys.last;
       if (which != Keys::kAll && is_new != (which == Keys::kNew)) continue;
       const int64_t page = key / kPageTokens != first / kPageTokens ? far : near;
-      const RowPlace row =
-          place_of<Kv>(((page * args.kv_heads + head) * kPageTokens + key % kPageTokens) * kHeadDim, kHeadDim);
-      const int64_t byte = row.code + at % Kv::kChunks * 16;
+      const int64_t row = (page * args.kv_heads + head) * kPageTokens + key % kPageTokens;
+      const int64_t byte = Kv::code_bytes(row * kHeadDim) + at % Kv::kChunks * 16;
       const auto fill = key <= keys.last ? ptx::Fill::kCopy : ptx::Fill::kZero;
       const uint32_t place = stage(i) + Kv::chunk_at(slot, at % Kv::kChunks);
       ptx::async_copy16(place, static_cast<const uint8_t*>(args.keys) + byte, fill);
       ptx::async_copy16(place + rows_bytes<Kv>(Tile::kStepKeys), static_cast<const uint8_t*>(args.values) + byte, fill);
-      if (at % Kv::kChunks == 0) copy_scales(row, stage(i), slot, fill);
-    }
-  }
-  // Copies the scales of a key and its value through registers: they do not come in pieces of 16 bytes of a row.
-  __device__ __forceinline__ void copy_scales(const RowPlace& row, uint32_t to, int slot, ptx::Fill fill) const {
-    constexpr int kBytes = rows_scale_bytes<Kv>(1);
-    static_assert(kBytes % 2 == 0);
-    for (const void* all : {args.keys, args.values}) {
-#pragma unroll
-      for (int byte = 0; byte < kBytes; byte += 2) {
-        const auto* from = reinterpret_cast<const uint16_t*>(static_cast<const uint8_t*>(all) + row.scale + byte);
-        ptx::store_shared2(shared_rows<Kv>(to, Tile::kStepKeys).scales + static_cast<uint32_t>(slot * kBytes + byte),
-                           fill == ptx::Fill::kCopy ? *from : uint16_t{0});
-      }
-      to += static_cast<uint32_t>(rows_bytes<Kv>(Tile::kStepKeys));
     }
   }
   // All of step i; always a group, so that counts stay true.

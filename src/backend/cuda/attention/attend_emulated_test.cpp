@@ -8,7 +8,6 @@
 #include "backend/cuda/attention/attend_fp8.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"
 #include "backend/cuda/testing/attend.h"
-#include "backend/cuda/testing/half_byte.cuh"
 #include "backend/cuda/arch/sm90/attend.cuh"
 #include "backend/cuda/emulation/scalar_mx.h"
 
@@ -181,10 +180,7 @@ void check_fp8(const AttendFixture& f, const std::vector<float>& out, bool with_
 
 template <class Kv>
 const TestPages& pages_of() {
-  if constexpr (std::is_same_v<Kv, HalfBytePageRow>)
-    return kHalfBytePages;
-  else
-    return Kv::kType == KvDtype::kBf16 ? kBf16Pages : Kv::kType == KvDtype::kE4m3 ? kE4m3Pages : kF32Pages;
+  return std::is_same_v<Kv, KvBf16> ? kBf16Pages : std::is_same_v<Kv, PageRow<KvDtype::kF32>> ? kF32Pages : kE4m3Pages;
 }
 
 template <class Kv>
@@ -418,18 +414,6 @@ TEST(attend_emulated, e4m3_pages_move_the_result_by_a_few_percent) {
   EXPECT_GT(std::sqrt(difference / size), 0.01);
 }
 
-TEST(attend_emulated, decode_of_half_byte_pages_is_the_exact_sum) {
-  const std::vector<AttendSequence> edges = {{1, 1},  {2, 1},   {31, 3},  {33, 2},  {64, 1},
-                                             {65, 1}, {127, 1}, {129, 3}, {130, 1}, {257, 2}};
-  for (const int window : {0, 128, 1}) check_decode<HalfBytePageRow>({8, 1, 64}, window, edges, true);
-  check_decode<HalfBytePageRow>({6, 2, 64}, 128, {{200, 1}, {12, 1}}, false);
-  check_decode<HalfBytePageRow>({8, 1, 64}, 0, {{1337, 1}, {70, 1}}, true);
-  std::vector<AttendSequence> many(14, {9, 1});
-  many[3] = {700, 1};
-  check_decode<HalfBytePageRow>({6, 2, 64}, 0, many, false);  // lone warps
-  for (const int context : {1, 8, 66, 200}) check_newest_first<HalfBytePageRow>(context, 128);
-}
-
 // The general kernel: every type, rows of any length.
 template <class Kv>
 void check_any(const AttendShape& shape, int window, const std::vector<AttendSequence>& sequences) {
@@ -476,12 +460,9 @@ TEST(attend_emulated, the_general_kernel_takes_pages_of_every_type) {
     check_any<KvBf16>({4, 2, 64}, window, rows);
     check_any<KvE4m3>({4, 2, 64}, window, rows);
     check_any<PageRow<KvDtype::kF32>>({4, 2, 64}, window, rows);
-    check_any<HalfBytePageRow>({4, 2, 64}, window, rows);
   }
   check_any<KvE4m3>({2, 1, 24}, 0, {{80, 2}});
   check_any<KvBf16>({2, 1, 80}, 0, {{80, 2}});
-  check_any<HalfBytePageRow>({2, 1, 32}, 0, {{80, 2}});
-  check_any<HalfBytePageRow>({2, 2, 128}, 0, {{80, 2}});
 }
 
 TEST(attend_emulated, a_huge_sink_leaves_almost_nothing) {

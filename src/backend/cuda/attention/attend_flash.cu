@@ -33,30 +33,26 @@ void launch_prefill(const FlashArgs& args, Kernel name, const Launch& on) {
 }  // namespace
 
 void AttendDecode::launch(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
-  const Kernel kernel = name(page_type(type).dtype, args.fp8);
+  const Kernel kernel = name(type, args.fp8);
   check_heads(args, kernel);
   require_shape(args.decode_count > 0 && args.decode_count <= kMaxDecodeCount, kernel, "1 to 16384 tokens",
                 args.decode_count);
   require_shape(args.target == plan.target && plan.target > 0, kernel, "the plan's target", args.target);
-  if (args.fp8) {
-    require_shape(type == KvDtype::kE4m3, kernel, "pages of e4m3", static_cast<int64_t>(type));
-    return launch_ring<Fp8Row>(args, plan, kernel, on);
-  }
-  const bool taken = with_page_type(
-      type, [](const PageType& t) { return t.decode; },
-      [&]<KvDtype kType>() { launch_ring<PageRow<kType>>(args, plan, kernel, on); });
-  require_shape(taken, kernel, "pages that it takes", static_cast<int64_t>(type));
+  require_shape(type == KvDtype::kE4m3 || (type == KvDtype::kBf16 && !args.fp8), kernel, "pages that it takes",
+                static_cast<int64_t>(type));
+  if (args.fp8) return launch_ring<Fp8Row>(args, plan, kernel, on);
+  if (type == KvDtype::kBf16) return launch_ring<PageRow<KvDtype::kBf16>>(args, plan, kernel, on);
+  launch_ring<PageRow<KvDtype::kE4m3>>(args, plan, kernel, on);
 }
 
 void AttendPrefill::launch(const FlashArgs& args, KvDtype type, const Launch& on) {
-  const Kernel kernel = name(page_type(type).dtype, args.fp8);
+  const Kernel kernel = name(type, args.fp8);
   if (args.fp8) return launch_prefill_fp8<PlainFp8>(args, type, kernel, on);
   check_heads(args, kernel);
   require_shape(args.tile_count > 0, kernel, "at least one tile", args.tile_count);
-  const bool taken = with_page_type(
-      type, [](const PageType& t) { return t.prefill; },
-      [&]<KvDtype kType>() { launch_prefill<PageRow<kType>>(args, kernel, on); });
-  require_shape(taken, kernel, "pages that it takes", static_cast<int64_t>(type));
+  require_shape(on_tensor_cores(type), kernel, "pages that it takes", static_cast<int64_t>(type));
+  if (type == KvDtype::kBf16) return launch_prefill<PageRow<KvDtype::kBf16>>(args, kernel, on);
+  launch_prefill<PageRow<KvDtype::kE4m3>>(args, kernel, on);
 }
 
 }  // namespace nibble::backend::cuda

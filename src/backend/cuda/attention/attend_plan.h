@@ -20,10 +20,9 @@ namespace nibble::backend::cuda {
 struct Attend {
   static constexpr PageKernel kNames{"any_attend"};
   struct Args {
-    const float* q = nullptr;     // [tokens, heads, head_dim]
-    float* out = nullptr;         // [tokens, heads, head_dim]
-    GemmInput rounded{};          // [tokens, heads * head_dim]: of attend_plan.h, instead of out, where it is given
-    const Bf16* sinks = nullptr;  // [heads]; may be none
+    const float* q = nullptr;            // [tokens, heads, head_dim]
+    float* out = nullptr;                // [tokens, heads, head_dim]
+    const Bf16* sinks = nullptr;         // [heads]; may be none
     const int32_t* token_row = nullptr;  // [tokens] the row of the page table
     const int32_t* positions = nullptr;  // [tokens] each sees the keys up to its own
     const int32_t* pages = nullptr;      // [rows, pages_per_row]
@@ -166,7 +165,7 @@ struct DecodeScratch {
 // Whether the kernels take these shapes; the launchers throw Error(kUnsupported) where this is false.
 [[nodiscard]] constexpr bool flash_serves(int64_t heads, int64_t kv_heads, int64_t head_dim, KvDtype type) {
   return head_dim == kHeadDim && kv_heads > 0 && heads % kv_heads == 0 && heads / kv_heads <= kGroupHeads &&
-         std::ranges::any_of(kPageTypes, [&](const PageType& t) { return t.dtype == type && t.decode; });
+         on_tensor_cores(type);
 }
 
 // Token by token: args.decode_count tokens. REQUIRES args.target and scratch as plan_decode and decode_scratch say.

@@ -157,7 +157,7 @@ __device__ void add_keys(const FlashArgs& args, const AttendTile& tile, uint32_t
 #pragma unroll
   for (int n = 0; n < Tile::kKeyTiles; ++n) {
     uint32_t b[kDimSteps][2];
-    Kv::load_keys(b, shared_rows<Kv>(stage, kPageTokens), from + 8 * n, lane);
+    Kv::load_keys(b, stage, from + 8 * n, lane);
 #pragma unroll
     for (int s = 0; s < kDimSteps; ++s) {
 #pragma unroll
@@ -188,7 +188,7 @@ __device__ void add_keys(const FlashArgs& args, const AttendTile& tile, uint32_t
 #pragma unroll
     for (int quad = 0; quad < kDimTiles / 4; ++quad) {
       uint32_t b[4][2];
-      Kv::load_values(b, shared_rows<Kv>(stage + rows_bytes<Kv>(kPageTokens), kPageTokens), from + 8 * n, quad, lane);
+      Kv::load_values(b, stage + rows_bytes<Kv>(kPageTokens), from + 8 * n, quad, lane);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
 #pragma unroll

@@ -63,8 +63,6 @@ struct RowOrderArena {
 
 // What kernels of packed matrices have between them.
 struct PackedArena {
-  float* qkv = nullptr;           // [tokens, (heads + 2 * kv_heads) * head_dim] before rope, by a gemv, for pages whose
-                                  // values do not stand alone
   F16* expert_hidden = nullptr;   // [tokens, topk, layout::block_pair_width(inter)]
   float* residual_sum = nullptr;  // [min(tokens, 8), hidden] of a fused step, from attn_in to route: its CTAs still
                                   // read residual when the first of them has added delta

@@ -2,6 +2,8 @@
 
 #include "backend/cuda/program/maker.h"
 
+#include "base/error.h"
+
 namespace nibble::backend::cuda {
 
 void Maker::choose_prefill() {
@@ -15,8 +17,7 @@ void Maker::choose_prefill() {
     prefill_kernel_ = *own;
     return share_tokens(args_.step.rows, program_.shares, prefill_.tile_tokens);
   }
-  program_.shares = {};
-  flash_ = false;
+  check(false, "the last architecture's attention serves every step");
 }
 
 Node& Maker::rope_table() {
@@ -50,13 +51,6 @@ void Maker::attn_in() {
                   .norm = b.w.attn_norm,
                   .eps = b.config.rms_eps};
   };
-  if (!pages_.alone) {  // whole rows: rope_sums has them
-    dense(shape_of(kQ, tokens_), tokens_, {kAttnNorm, kQ, kK, kV}, [input](const Binding& b) {
-      return GemvDense::Args{.weights = b.w.qkv.packed, .in = input(b), .y = b.at.packed->qkv};
-    });
-    qkv_sums_ = {nullptr, 1};
-    return;
-  }
   gemv<GemvQkv>({d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
                 {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias}, [input](const Binding& b, int64_t t) {
                   const Dims& d = b.config.dims;
@@ -94,7 +88,7 @@ void Maker::plain_attn_in() {
 }
 
 void Maker::plain_rope_kv() {
-  add<RopeKv>(RopeKv::kNames.of(pages_.dtype), per_token(tokens_), {}, [n = tokens()](const Binding& b) {
+  add<RopeKv>(RopeKv::kNames.of(pages_), per_token(tokens_), {}, [n = tokens()](const Binding& b) {
     const Dims& d = b.config.dims;
     return RopeKv::Args{.q = b.at.q,
                         .k = b.at.row_order->k,
@@ -126,9 +120,9 @@ void Maker::gemm_attn_in() {
 }
 
 void Maker::rope_sums() {
-  const int64_t kv = 2 * d_.kv_width(), kv_bytes = 2 * d_.kv_heads * page_row_bytes(pages_.dtype, d_.head_dim);
-  add<RopeSums>({kQBias, kKBias, kVBias}, [n = tokens(), sums = qkv_sums_, gemms = dense_gemms_](const Binding& b) {
-    return RopeSums::Args{.sums = {gemms ? b.at.gemm->y : b.at.packed->qkv, sums.splits, sums.order},
+  const int64_t kv = 2 * d_.kv_width(), kv_bytes = 2 * d_.kv_heads * page_row_bytes(pages_, d_.head_dim);
+  add<RopeSums>({kQBias, kKBias, kVBias}, [n = tokens(), sums = qkv_sums_](const Binding& b) {
+    return RopeSums::Args{.sums = {b.at.gemm->y, sums.splits, sums.order},
                           .bias = b.w.qkv.bias,
                           .q = b.at.q,
                           .cosine = b.at.rope.cosine,
@@ -159,7 +153,7 @@ void Maker::attend(LayerKind kind) {
   const int n = tokens(), window = to_int(d_.window_of(kind));
   const auto of_kind = static_cast<size_t>(kind);
   if (!flash_) {
-    return place(add<Attend>(Attend::kNames.of(pages_.dtype),
+    return place(add<Attend>(Attend::kNames.of(pages_),
                              fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
                              [=](const Binding& b) {
                                return Attend::Args{.q = b.at.q,
@@ -214,10 +208,10 @@ void Maker::attend(LayerKind kind) {
   if (const auto count = to_int(std::ssize(program_.shares.decode)); count > 0) {
     const DecodePlan plan = plan_decode({.tokens = count,
                                          .kv_heads = to_int(d_.kv_heads),
-                                         .row_bytes = to_int(page_row_bytes(pages_.dtype, d_.head_dim)),
+                                         .row_bytes = to_int(page_row_bytes(pages_, d_.head_dim)),
                                          .window = window},
                                         device_);
-    Node& own = add(AttendDecode::name(pages_.dtype, fp8), plan.tile, {}, [=](const Binding& b, const Launch& on) {
+    Node& own = add(AttendDecode::name(pages_, fp8), plan.tile, {}, [=](const Binding& b, const Launch& on) {
       FlashArgs args = args_of(b);
       args.decode_tokens = b.step.decode_tokens;
       args.decode_count = count;

@@ -40,13 +40,13 @@ Maker::Maker(const ProgramArgs& args)
       own_(own_of(args.config)),
       family_(choose_family(args.config, args.run)),
       flash_(choose_flash(args.config, args.run)),
-      pages_(args.pages.value_or(page_type(args.run.kv_type()))),
+      pages_(args.run.kv_type()),
       activations_(choose_activations(family_, args.run)),
       tuned_(args.tuned.value_or(args.card.tuned())),
       device_(plan_device(args.card.facts)),
       cost_{d_, StoredFormats::of({}, args.config.dense), cost_shard(args.config), 0, args.config.layer_experts} {
   if (!plain()) cost_.down_cols = hidden_width_;
-  cost_.formats.kv_row_bytes = page_row_bytes(pages_.dtype, d_.head_dim);
+  cost_.formats.kv_row_bytes = page_row_bytes(pages_, d_.head_dim);
   check(args.reduce == nullptr || is_rank(), "ranks are told which experts are theirs");
   for (const Row& row : args.step.rows) tokens_ += row.tokens;
   require_moe_tile(args.config, args.run, args.card);

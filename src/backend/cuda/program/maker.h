@@ -111,7 +111,6 @@ class Maker {
   Node& head_norm(int64_t rows, Args args_of);
 
   // Attention.
-  // Where no prefill kernel takes such pages, any_attend serves the whole step.
   void choose_prefill();
   Node& rope_table();
   void plain_attn_in();
@@ -401,8 +400,8 @@ class Maker {
   const int64_t hidden_width_ = layout::block_pair_width(d_.inter);  // of the experts' hidden: columns of down
   const OwnExperts own_;
   const KernelFamily family_;
-  bool flash_;  // the step's attention is on tensor cores
-  const PageType pages_;
+  const bool flash_;  // the step's attention is on tensor cores
+  const KvDtype pages_;
   const Activations activations_;
   const Tuned tuned_;
   const PlanDevice device_;

@@ -137,12 +137,11 @@ struct ProgramArgs {
   const RunConfig& run;
   StepShape step;
   const Card& card;
-  const Reduce* reduce = nullptr;   // for a rank (BackendConfig::own_experts); null: a delta stays the rank's part
-  layout::ModelScales scales{};     // of the MXFP4 matrices
-  std::optional<Tuned> tuned{};     // instead of the card's
-  std::optional<PageType> pages{};  // instead of the one of run's KV type
-  bool screened = false;            // the step's logits are for draws by temperature alone
-  bool fed_back = false;            // of a head: the step has no taps (EmbedArgs)
+  const Reduce* reduce = nullptr;  // for a rank (BackendConfig::own_experts); null: a delta stays the rank's part
+  layout::ModelScales scales{};    // of the MXFP4 matrices
+  std::optional<Tuned> tuned{};    // instead of the card's
+  bool screened = false;           // the step's logits are for draws by temperature alone
+  bool fed_back = false;           // of a head: the step has no taps (EmbedArgs)
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);

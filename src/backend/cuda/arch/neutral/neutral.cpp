@@ -19,7 +19,7 @@ std::optional<ExpertsPlan> serve_experts(const ExpertsShape& s, const DeviceFact
 }
 
 std::optional<Kernel> serve_prefill(const PrefillShape& s) {
-  if (s.fp8 || s.pages.prefill) return AttendPrefill::name(s.pages.dtype, s.fp8);
+  if (on_tensor_cores(s.pages)) return AttendPrefill::name(s.pages, s.fp8);
   return std::nullopt;
 }
 

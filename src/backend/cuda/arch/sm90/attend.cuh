@@ -426,7 +426,7 @@ class AttendRows {
   __device__ __forceinline__ void score_again(int i, int n, float (&score)[4]) const {
     const int lane = static_cast<int>(threadIdx.x) % kAttendLanes, warp = static_cast<int>(threadIdx.x) / kAttendLanes;
     uint32_t b[kDimSteps][2];
-    Kv::load_keys(b, shared_rows<Kv>(ring_.stage(first_ + i), kPageTokens), 8 * n, lane);
+    Kv::load_keys(b, ring_.stage(first_ + i), 8 * n, lane);
 #pragma unroll
     for (int s = 0; s < kDimSteps; ++s) {
       uint32_t a[4];

@@ -125,7 +125,6 @@ void Tap::launch(const Args& args, const Launch& on) { counted(kName, args, on);
 void RopeSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void RouteSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 
-bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
 void Sm90Gemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   counted(name(args, plan), args, on, plan.tile);
 }
@@ -143,12 +142,10 @@ void GroupRound::launch(const Args& args, const Launch& on) {
   launched(kName, on);
 }
 
-bool sm90_attend_serves(KvDtype type) { return type == kSm90PrefillPages; }
-void Sm90AttendPrefill::launch(const FlashArgs& /*args*/, KvDtype /*type*/, const Launch& on) { launched(kName, on); }
-void Sm121AttendPrefill::launch(const FlashArgs& /*args*/, KvDtype /*type*/, const Launch& on) { launched(kName, on); }
-void AttendPrefill::launch(const FlashArgs& args, KvDtype type, const Launch& on) {
-  launched(name(type, args.fp8), on);
-}
+bool sm90_is_built() { return true; }
+void Sm90AttendPrefill::launch(const AttentionArgs& /*args*/, const Launch& on) { launched(kName, on); }
+void Sm121AttendPrefill::launch(const AttentionArgs& /*args*/, const Launch& on) { launched(kName, on); }
+void AttendPrefill::launch(const AttentionArgs& args, const Launch& on) { launched(name(args.kv.type, args.fp8), on); }
 
 void PushReduce::launch(const Args& args, DeltaValues::Type type, const Plan& plan, const Launch& on) {
   on_card(on.stream);

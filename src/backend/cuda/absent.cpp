@@ -95,9 +95,9 @@ void absent() { check(false, "a build without CUDA executes no program"); }
 }  // namespace
 
 void AnyGemm::launch(const GemmArgs&, const GemmPlan&, const Launch&) { absent(); }
-void Attend::launch(const Args&, const Launch&) { absent(); }
-void AttendDecode::launch(const FlashArgs&, KvDtype, const DecodePlan&, const Launch&) { absent(); }
-void AttendPrefill::launch(const FlashArgs&, KvDtype, const Launch&) { absent(); }
+void Attend::launch(const AttentionArgs&, const Launch&) { absent(); }
+void AttendDecode::launch(const AttentionArgs&, const DecodePlan&, const Launch&) { absent(); }
+void AttendPrefill::launch(const AttentionArgs&, const Launch&) { absent(); }
 void Combine::launch(const Args&, const Launch&) { absent(); }
 void Eagle3Enter::launch(const Args&, const Launch&) { absent(); }
 void Eagle3Linear::launch(const Args&, const Eagle3LinearPlan&, const Launch&) { absent(); }

@@ -34,8 +34,8 @@ struct Running {
 
 // Adds the keys [from, to] of the tile whose first key and value rows are given.
 template <class Row, int kDims>
-__device__ void add_tile(const Attend::Args& args, const float* q, const uint8_t* keys, const uint8_t* values, int from,
-                         int to, Running<kDims>& state) {
+__device__ void add_tile(const AttentionArgs& args, const float* q, const uint8_t* keys, const uint8_t* values,
+                         int from, int to, Running<kDims>& state) {
   const int lane = threadIdx.x % kWarpLanes;
   const bool seen = lane >= from && lane <= to;
   const float scale = 1.0f / sqrtf(static_cast<float>(args.head_dim));
@@ -72,7 +72,7 @@ struct AttendShared {
 // heads * keys * 2 rows per token, from L2 for all but the first of a group of heads flops 4 * heads
 // * keys * head_dim per token     rounding: f32, order fixed by the first and last key
 template <class Row, int kDims>
-__global__ void __launch_bounds__(kAttendWarps* kWarpLanes) any_attend(const __grid_constant__ Attend::Args args) {
+__global__ void __launch_bounds__(kAttendWarps* kWarpLanes) any_attend(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   using Shared = AttendShared<kDims>;
   auto& [q, tops, sums, outs] = *reinterpret_cast<Shared*>(smem);

@@ -1,7 +1,8 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one
-// source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values as PageRow says; q f32, out f32 or rounded
-// grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's keys), see
+// source: torch/model.py sdpa; args: attend_plan.h AttentionArgs; keys, values as PageRow says; q f32, out f32 or
+// rounded grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's
+// keys), see
 //      attend_units.cuh; warps take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token
 //      and kv head adds the chunks' parts in their order
 // chain launched as a dependent: what a step leaves as it is (positions, pages, keys of earlier steps) is read before
@@ -108,7 +109,7 @@ struct OwnQuery {
   static_assert(kParts * Tile::kWarps == 2 * kDimSteps);
   float2 parts[kParts] = {};
 
-  __device__ __forceinline__ OwnQuery(const FlashArgs& args, const DecodeUnit& unit) {
+  __device__ __forceinline__ OwnQuery(const AttentionArgs& args, const DecodeUnit& unit) {
     const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
     const int group = args.heads / args.kv_heads, head = lane / 4;
     if (head >= group) return;
@@ -192,7 +193,7 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
 template <class Tile>
 struct DecodeSteps {
   using Kv = typename Tile::Kv;
-  const FlashArgs& args;
+  const AttentionArgs& args;
   const int32_t* pages;  // of the token's row
   KeyRange keys;         // of the chunk
   int old;               // the last key that is older than this step
@@ -200,7 +201,7 @@ struct DecodeSteps {
   int lane, warp;
   int ids[2] = {};  // pages of the warp's next 32 steps, one per lane: of a step's first and last key
 
-  __device__ DecodeSteps(const FlashArgs& a, const DecodeUnit& unit, uint32_t rings)
+  __device__ DecodeSteps(const AttentionArgs& a, const DecodeUnit& unit, uint32_t rings)
       : args(a),
         pages(a.pages + int64_t{unit.row} * a.pages_per_row),
         keys(unit.keys()),
@@ -236,8 +237,9 @@ struct DecodeSteps {
       const int64_t byte = Kv::code_bytes(row * kHeadDim) + at % Kv::kChunks * 16;
       const auto fill = key <= keys.last ? ptx::Fill::kCopy : ptx::Fill::kZero;
       const uint32_t place = stage(i) + Kv::chunk_at(slot, at % Kv::kChunks);
-      ptx::async_copy16(place, static_cast<const uint8_t*>(args.keys) + byte, fill);
-      ptx::async_copy16(place + rows_bytes<Kv>(Tile::kStepKeys), static_cast<const uint8_t*>(args.values) + byte, fill);
+      ptx::async_copy16(place, static_cast<const uint8_t*>(args.kv.keys) + byte, fill);
+      ptx::async_copy16(place + rows_bytes<Kv>(Tile::kStepKeys), static_cast<const uint8_t*>(args.kv.values) + byte,
+                        fill);
     }
   }
   // All of step i; always a group, so that counts stay true.
@@ -251,7 +253,7 @@ struct DecodeSteps {
 // The warp's steps of the unit's keys. Waits for the kernel before. What it copies sooner is there: earlier steps wrote
 // it, and a step's first kernel (embed), which is not chained, starts when all of them have ended.
 template <class Tile>
-__device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_t rings, DecodeState& state) {
+__device__ void walk_keys(const AttentionArgs& args, const DecodeUnit& unit, uint32_t rings, DecodeState& state) {
   using Keys = typename DecodeSteps<Tile>::Keys;
   DecodeSteps<Tile> steps(args, unit, rings);
   constexpr int kAhead = Tile::kStages - 1;
@@ -317,7 +319,7 @@ __device__ DecodePart<Tile::kDims> merge_warps(float* shared, const DecodeState&
 }
 
 // True in all threads of the CTA that is the last of its token and kv head to come here; it sees the others' parts.
-__device__ inline bool is_last(const FlashArgs& args, const DecodeUnit& unit, int* shared) {
+__device__ inline bool is_last(const AttentionArgs& args, const DecodeUnit& unit, int* shared) {
   __syncthreads();
   if (threadIdx.x == 0) {
     int* finished = args.finished + static_cast<int>(blockIdx.x) * max_split_units(args.target) + unit.first_partial;
@@ -330,7 +332,7 @@ __device__ inline bool is_last(const FlashArgs& args, const DecodeUnit& unit, in
 
 // The result of a warp that has seen all keys, from its registers.
 template <class Kv>
-__device__ void store_alone(const FlashArgs& args, const DecodeUnit& unit, const DecodeState& state) {
+__device__ void store_alone(const AttentionArgs& args, const DecodeUnit& unit, const DecodeState& state) {
   const int group = args.heads / args.kv_heads, head = static_cast<int>(threadIdx.x) / 4;
   const int query_head = static_cast<int>(blockIdx.x) * group + head;
   float sum = state.sum + __shfl_xor_sync(kWholeWarp, state.sum, 1);
@@ -350,7 +352,7 @@ __device__ void store_alone(const FlashArgs& args, const DecodeUnit& unit, const
 // Columns k to k + kDims - 1 of the result in MXFP8, which neighbour lanes go on with: blocks of 32. All lanes of the
 // warp together.
 template <int kDims>
-__device__ __forceinline__ void store_codes(const FlashArgs& args, bool mine, int64_t token, int k,
+__device__ __forceinline__ void store_codes(const AttentionArgs& args, bool mine, int64_t token, int k,
                                             const float (&x)[kDims]) {
   constexpr MxFormat kElement = MxFormat::kMxfp8E4m3;
   float most = 0;
@@ -370,7 +372,7 @@ __device__ __forceinline__ void store_codes(const FlashArgs& args, bool mine, in
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
-    any_attend_decode(const __grid_constant__ FlashArgs args) {
+    any_attend_decode(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const int tid = static_cast<int>(threadIdx.x);
   const int head = tid / (kHeadDim / Tile::kDims), dim = tid % (kHeadDim / Tile::kDims) * Tile::kDims;

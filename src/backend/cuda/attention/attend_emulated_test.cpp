@@ -21,7 +21,7 @@ namespace {
 
 // The decode kernel of a plan.
 template <class Kv>
-void emulate_decode(const emulation::Launch& launch, const FlashArgs& args, const DecodePlan& plan) {
+void emulate_decode(const emulation::Launch& launch, const AttentionArgs& args, const DecodePlan& plan) {
   const auto run = [&](auto tile) {
     ASSERT_EQ(plan.smem_bytes, decltype(tile)::kSharedBytes);
     ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<decltype(tile)>(args); }), "");
@@ -49,13 +49,13 @@ struct Attempt {
   std::vector<float> partials;
   std::vector<int> finished;
   AttendShares shares;
-  GemmInput rounded;  // FlashArgs
+  GemmInput rounded;  // AttentionArgs
 
   explicit Attempt(AttendFixture& fixture, int tile_tokens = kPrefillTokens) : f(fixture) {
     share_tokens(f.rows, shares, tile_tokens);
   }
 
-  [[nodiscard]] FlashArgs args(bool with_sinks) {
+  [[nodiscard]] AttentionArgs args(bool with_sinks) {
     return {.q = q.data(),
             .out = out.data(),
             .rounded = rounded,
@@ -63,8 +63,7 @@ struct Attempt {
             .token_row = f.token_row.data(),
             .positions = f.positions.data(),
             .pages = f.pages.data(),
-            .keys = keys.data(),
-            .values = values.data(),
+            .kv = {keys.data(), values.data(), f.held.type.dtype},
             .pages_per_row = f.pages_per_row,
             .heads = f.shape.heads,
             .kv_heads = f.shape.kv_heads,
@@ -78,7 +77,7 @@ struct Attempt {
     const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
     partials.assign(static_cast<size_t>(scratch.floats), std::nanf(""));
     finished.assign(static_cast<size_t>(scratch.counters), 0);
-    FlashArgs a = args(with_sinks);
+    AttentionArgs a = args(with_sinks);
     a.decode_tokens = shares.decode.data();
     a.decode_count = shape.tokens;
     a.target = plan.target;
@@ -103,7 +102,7 @@ struct Attempt {
 
   template <class Tile, class Body>
   void tiles(bool with_sinks, const Body& body) {
-    FlashArgs a = args(with_sinks);
+    AttentionArgs a = args(with_sinks);
     a.tiles = shares.prefill.data();
     a.tile_count = static_cast<int>(shares.prefill.size());
     const emulation::Launch launch{
@@ -113,16 +112,16 @@ struct Attempt {
   template <class Kv>
   void prefill(bool with_sinks) {
     using Tile = PrefillTile<Kv>;
-    tiles<Tile>(with_sinks, [](const FlashArgs& a) { any_attend_prefill<Tile>(a); });
+    tiles<Tile>(with_sinks, [](const AttentionArgs& a) { any_attend_prefill<Tile>(a); });
   }
   template <class Products>
   void prefill_fp8(bool with_sinks) {
     using Tile = Fp8Tile<Products>;
-    tiles<Tile>(with_sinks, [](const FlashArgs& a) { any_attend_prefill_fp8<Tile>(a); });
+    tiles<Tile>(with_sinks, [](const AttentionArgs& a) { any_attend_prefill_fp8<Tile>(a); });
   }
 
   void wgmma_prefill(bool with_sinks) {
-    FlashArgs a = args(with_sinks);
+    AttentionArgs a = args(with_sinks);
     a.tiles = shares.prefill.data();
     a.tile_count = static_cast<int>(shares.prefill.size());
     using Tile = WgmmaAttend;
@@ -423,19 +422,19 @@ void check_any(const AttendShape& shape, int window, const std::vector<AttendSeq
   std::vector<uint8_t> keys = f.page_bytes(f.keys), values = f.page_bytes(f.values);
   std::vector<float> out(f.q.size(), std::nanf(""));
   const auto tokens = static_cast<int>(f.positions.size());
-  const Attend::Args args{.q = f.q.data(),
-                          .out = out.data(),
-                          .sinks = f.sinks.data(),
-                          .token_row = f.token_row.data(),
-                          .positions = f.positions.data(),
-                          .pages = f.pages.data(),
-                          .kv = {keys.data(), values.data(), f.held.type.dtype},
-                          .pages_per_row = f.pages_per_row,
-                          .tokens = tokens,
-                          .heads = shape.heads,
-                          .kv_heads = shape.kv_heads,
-                          .head_dim = shape.head_dim,
-                          .window = window};
+  const AttentionArgs args{.q = f.q.data(),
+                           .out = out.data(),
+                           .sinks = f.sinks.data(),
+                           .token_row = f.token_row.data(),
+                           .positions = f.positions.data(),
+                           .pages = f.pages.data(),
+                           .kv = {keys.data(), values.data(), f.held.type.dtype},
+                           .pages_per_row = f.pages_per_row,
+                           .heads = shape.heads,
+                           .kv_heads = shape.kv_heads,
+                           .window = window,
+                           .head_dim = shape.head_dim,
+                           .decode_count = tokens};
   const emulation::Launch launch{
       .grid = shape.heads, .threads = kAttendWarps * kWarpLanes, .grid_y = tokens, .predecessor = {}};
   ASSERT_EQ(emulation::run(launch,

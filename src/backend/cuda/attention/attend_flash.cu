@@ -10,14 +10,14 @@ namespace {
 
 // As a dependent of the kernel before it: it reads what a step leaves as it is before it waits for that one's end.
 template <class Tile>
-void launch_decode(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
+void launch_decode(const AttentionArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
   require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
   launch_chained(any_attend_decode<Tile>, {name, on, args.kv_heads, Tile::kThreads, Tile::kSharedBytes, plan.grid_y},
                  args);
 }
 
 template <class Kv>
-void launch_ring(const FlashArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
+void launch_ring(const AttentionArgs& args, const DecodePlan& plan, Kernel name, const Launch& on) {
   constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
   if (plan.ring == kLarge) return launch_decode<DecodeTile<Kv, kLarge.warps, kLarge.stages>>(args, plan, name, on);
   if (plan.ring == kSmall) return launch_decode<DecodeTile<Kv, kSmall.warps, kSmall.stages>>(args, plan, name, on);
@@ -25,14 +25,15 @@ void launch_ring(const FlashArgs& args, const DecodePlan& plan, Kernel name, con
 }
 
 template <class Kv>
-void launch_prefill(const FlashArgs& args, Kernel name, const Launch& on) {
+void launch_prefill(const AttentionArgs& args, Kernel name, const Launch& on) {
   using Tile = PrefillTile<Kv>;
   launch_tiles<Tile>(any_attend_prefill<Tile>, args, name, on);
 }
 
 }  // namespace
 
-void AttendDecode::launch(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
+void AttendDecode::launch(const AttentionArgs& args, const DecodePlan& plan, const Launch& on) {
+  const KvDtype type = args.kv.type;
   const Kernel kernel = name(type, args.fp8);
   check_heads(args, kernel);
   require_shape(args.decode_count > 0 && args.decode_count <= kMaxDecodeCount, kernel, "1 to 16384 tokens",
@@ -45,9 +46,10 @@ void AttendDecode::launch(const FlashArgs& args, KvDtype type, const DecodePlan&
   launch_ring<PageRow<KvDtype::kE4m3>>(args, plan, kernel, on);
 }
 
-void AttendPrefill::launch(const FlashArgs& args, KvDtype type, const Launch& on) {
+void AttendPrefill::launch(const AttentionArgs& args, const Launch& on) {
+  const KvDtype type = args.kv.type;
   const Kernel kernel = name(type, args.fp8);
-  if (args.fp8) return launch_prefill_fp8<PlainFp8>(args, type, kernel, on);
+  if (args.fp8) return launch_prefill_fp8<PlainFp8>(args, kernel, on);
   check_heads(args, kernel);
   require_shape(args.tile_count > 0, kernel, "at least one tile", args.tile_count);
   require_shape(on_tensor_cores(type), kernel, "pages that it takes", static_cast<int64_t>(type));

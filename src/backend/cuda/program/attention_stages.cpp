@@ -150,28 +150,8 @@ void Maker::attend(LayerKind kind) {
     own.kind = kind;
     own.cost += cost_.of(stage_, kind, {.rows = rows});
   };
-  const int n = tokens(), window = to_int(d_.window_of(kind));
+  const int window = to_int(d_.window_of(kind));
   const auto of_kind = static_cast<size_t>(kind);
-  if (!flash_) {
-    return place(add<Attend>(Attend::kNames.of(pages_),
-                             fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
-                             [=](const Binding& b) {
-                               return Attend::Args{.q = b.at.q,
-                                                   .out = b.at.attn,
-                                                   .sinks = b.step.sinks ? b.w.sinks : nullptr,
-                                                   .token_row = b.step.token_row,
-                                                   .positions = b.step.last_key,
-                                                   .pages = b.step.pages[of_kind],
-                                                   .kv = b.kv(),
-                                                   .pages_per_row = b.step.pages_per_row[of_kind],
-                                                   .tokens = n,
-                                                   .heads = to_int(b.config.dims.heads),
-                                                   .kv_heads = to_int(b.config.dims.kv_heads),
-                                                   .head_dim = to_int(b.config.dims.head_dim),
-                                                   .window = window};
-                             }),
-                 {args_.step.rows.begin(), args_.step.rows.end()});
-  }
   const bool fp8 = args_.run.fp8_attention(), to_input = attend_stores_input();
   GemmInput input;  // without a pointer
   if (to_input) {
@@ -183,26 +163,34 @@ void Maker::attend(LayerKind kind) {
     hold(Slot::kAttn, head || in_codes(input.type) ? Held{} : held);  // others are rounded by attn_out
   }
   const auto args_of = [=](const Binding& b) {
-    FlashArgs args{.q = b.at.q,
-                   .out = b.at.attn,
-                   .sinks = b.step.sinks ? b.w.sinks : nullptr,
-                   .token_row = b.step.token_row,
-                   .positions = b.step.last_key,
-                   .pages = b.step.pages[of_kind],
-                   .keys = b.kv().keys,
-                   .values = b.kv().values,
-                   .pages_per_row = b.step.pages_per_row[of_kind],
-                   .heads = to_int(b.config.dims.heads),
-                   .kv_heads = to_int(b.config.dims.kv_heads),
-                   .window = window,
-                   .fp8 = fp8,
-                   .partials = b.at.attend->partials,
-                   .finished = b.at.attend->finished};
+    AttentionArgs args{.q = b.at.q,
+                       .out = b.at.attn,
+                       .sinks = b.step.sinks ? b.w.sinks : nullptr,
+                       .token_row = b.step.token_row,
+                       .positions = b.step.last_key,
+                       .pages = b.step.pages[of_kind],
+                       .kv = b.kv(),
+                       .pages_per_row = b.step.pages_per_row[of_kind],
+                       .heads = to_int(b.config.dims.heads),
+                       .kv_heads = to_int(b.config.dims.kv_heads),
+                       .window = window,
+                       .fp8 = fp8,
+                       .head_dim = to_int(b.config.dims.head_dim)};
     if (to_input)
       args.rounded = {b.config.head ? reinterpret_cast<uint16_t*>(b.at.head->attended) : b.at.gemm->x, input.type,
                       input.rows};
     return args;
   };
+  if (!flash_) {
+    return place(
+        add(Attend::kNames.of(pages_), fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
+            [=, n = tokens()](const Binding& b, const Launch& on) {
+              AttentionArgs args = args_of(b);
+              args.decode_count = n;
+              Attend::launch(args, on);
+            }),
+        {args_.step.rows.begin(), args_.step.rows.end()});
+  }
   std::vector<Row> decodes, prefills;
   for (const Row& row : args_.step.rows) (row.tokens <= kMaxDecodeTokens ? decodes : prefills).push_back(row);
   if (const auto count = to_int(std::ssize(program_.shares.decode)); count > 0) {
@@ -212,11 +200,13 @@ void Maker::attend(LayerKind kind) {
                                          .window = window},
                                         device_);
     Node& own = add(AttendDecode::name(pages_, fp8), plan.tile, {}, [=](const Binding& b, const Launch& on) {
-      FlashArgs args = args_of(b);
+      AttentionArgs args = args_of(b);
       args.decode_tokens = b.step.decode_tokens;
       args.decode_count = count;
       args.target = plan.target;
-      AttendDecode::launch(args, b.kv().type, plan, on);
+      args.partials = b.at.attend->partials;
+      args.finished = b.at.attend->finished;
+      AttendDecode::launch(args, plan, on);
     });
     own.shared_bytes = plan.smem_bytes;
     place(own, decodes);
@@ -226,11 +216,11 @@ void Maker::attend(LayerKind kind) {
   const Plan plan = prefill_.plan(tiles, d_.kv_heads, args_.card.facts);
   place(add(prefill_kernel_, plan.tile, {},
             [=, launch = prefill_.launch, ctas = to_int(plan.grid)](const Binding& b, const Launch& on) {
-              FlashArgs args = args_of(b);
+              AttentionArgs args = args_of(b);
               args.tiles = b.step.attend_tiles;
               args.tile_count = to_int(tiles);
               args.ctas = ctas;
-              launch(args, b.kv().type, on);
+              launch(args, on);
             }),
         prefills);
   int64_t read = 0;

@@ -6,7 +6,6 @@
 
 #include "backend/cuda/comm/comm.h"
 #include "backend/cuda/card_group.h"
-#include "backend/cuda/comm/nccl_comm.h"
 #include "backend/cuda/program/step_graph.h"
 #include "base/error.h"
 

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/card_group.h"
 
-#include "backend/cuda/comm/nccl_comm.h"
+#include "backend/cuda/comm/comm.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/dtype.h"
 #include "base/error.h"

@@ -5,8 +5,7 @@
 
 #include "backend/cuda/attention/any_attend.cuh"
 #include "backend/cuda/attention/attend_decode.cuh"
-#include "backend/cuda/eagle3/linear.cuh"
-#include "backend/cuda/eagle3/rows.cuh"
+#include "backend/cuda/eagle3/kernels.cuh"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "backend/cuda/sampling/sample.h"
 #include "base/error.h"

@@ -5,7 +5,6 @@
 #include "backend/cuda/dense/linear.h"
 #include "backend/cuda/eagle3/kernels.h"
 #include "backend/cuda/experts/experts.h"
-#include "backend/cuda/experts/plain_moe.h"
 #include "backend/cuda/experts/route.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"

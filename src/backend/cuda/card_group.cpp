@@ -1,7 +1,7 @@
 #include "backend/cuda/card_group.h"
 
 #include "backend/cuda/card/device.h"
-#include "backend/cuda/comm/nccl_comm.h"
+#include "backend/cuda/comm/comm.h"
 #include "backend/ranks/followers.h"
 #include "base/error.h"
 

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kAttendWarps* kWarpLanes) any_attend(const __g
     const int base = tile * kTileKeys;
     const int64_t row =
         (int64_t{pages[base / kPageTokens]} * args.kv_heads + kv_head) * kPageTokens + base % kPageTokens;
-    const int64_t bytes = Row::code_bytes(row * args.head_dim);
+    const int64_t bytes = Row::code_bytes(row) * args.head_dim;
     add_tile<Row, kDims>(args, q, static_cast<const uint8_t*>(args.kv.keys) + bytes,
                          static_cast<const uint8_t*>(args.kv.values) + bytes, max(first - base, 0),
                          min(last - base, kTileKeys - 1), state);

@@ -3,7 +3,6 @@
 
 #include "backend/cuda/comm/comm.h"
 #include "backend/cuda/card_group.h"
-#include "backend/cuda/comm/nccl_comm.h"
 #include "backend/cuda/comm/testing/push.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm.h"

@@ -1,6 +1,6 @@
 // In a build that found no nccl.h.
 #include "backend/cuda/card_group.h"
-#include "backend/cuda/comm/nccl_comm.h"
+#include "backend/cuda/comm/comm.h"
 
 #include "base/error.h"
 

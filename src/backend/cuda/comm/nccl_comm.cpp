@@ -1,8 +1,8 @@
-#include "backend/cuda/comm/nccl_comm.h"
+#include "backend/cuda/comm/comm.h"
 
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/card_group.h"
-#include "backend/cuda/comm/sum_way.h"
+#include "backend/cuda/comm/sums.h"
 #include "base/error.h"
 #include "base/shared_library.h"
 

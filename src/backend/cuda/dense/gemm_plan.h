@@ -2,7 +2,7 @@
 // Matrix products for many tokens (9 and more) and what the MoE needs around them. Plain C++.
 
 #include "backend/activations.h"
-#include "backend/cuda/comm/share_box.h"
+#include "backend/cuda/comm/mailbox.h"
 #include "backend/cuda/launch/launch.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"

@@ -1,7 +1,5 @@
 #include "backend/cuda/experts/experts.h"
 
-#include "backend/cuda/experts/plain_moe.h"
-
 #include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/error.h"

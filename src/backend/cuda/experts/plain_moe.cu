@@ -1,4 +1,4 @@
-#include "backend/cuda/experts/plain_moe.h"
+#include "backend/cuda/experts/experts.h"
 
 #include "backend/cuda/dense/dot.cuh"
 

@@ -138,7 +138,7 @@ struct Arena {
   float* expert_out = nullptr;      // [tokens, topk, hidden]
   float* logits = nullptr;          // [rows, vocab]
   PairLists lists;
-  // Where two ranks that exchange their parts whole find both, by sum (comm/share_box.h); not in the allocation
+  // Where two ranks that exchange their parts whole find both, by sum (comm/mailbox.h); not in the allocation
   uint32_t *both_of_o = nullptr, *both_of_experts = nullptr;
   std::optional<RowOrderArena> row_order;
   std::optional<PackedArena> packed;

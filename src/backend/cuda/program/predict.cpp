@@ -1,7 +1,6 @@
 #include "backend/cuda/program/predict.h"
 
-#include "backend/cuda/comm/push.h"
-#include "backend/cuda/comm/sum_way.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/sampling/sample.h"
 #include "base/error.h"

@@ -2,7 +2,7 @@
 #include "backend/cuda/program/predict.h"
 
 #include "backend/cuda/arch/arch.h"
-#include "backend/cuda/comm/sum_way.h"
+#include "backend/cuda/comm/sums.h"
 #include "base/error.h"
 
 #include <gmock/gmock.h>

@@ -5,7 +5,7 @@
 
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
-#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/experts/experts.h"

@@ -166,12 +166,11 @@ void PushPick::launch(const Args& args, const Plan& plan, const Launch& on) {
   counted(kName, args, on, plan.tile);
 }
 void PushBarrier::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void load_push_kernels() {}
+void load_sum_kernels() {}
 void ShareReduce::launch(const Args& args, DeltaValues::Type type, const Plan& plan, const Launch& on) {
   on_card(on.stream);
   counted(name(type, args.sent), args, on, plan.tile);
 }
-void load_share_kernels() {}
 
 double any_peak_mma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }

@@ -36,8 +36,7 @@ Arch neutral() {
           .prefill = {.serve = serve_prefill,
                       .plan = plan_prefill,
                       .launch = AttendPrefill::launch,
-                      .tile_tokens = kPrefillTokens,
-                      .codes = true},
+                      .tile_tokens = kPrefillTokens},
           .peak = {.of = "f16 (mma.sync)", .launch = any_peak_mma},
           // On an H100 as sm_80, 120b: with 16 pairs an expert the GEMMs take 677 us and `grouped` 957, with 8
           // `grouped` 646; o in halves takes 2.9 % off a step of one token, and nothing off one of sm_90's own.

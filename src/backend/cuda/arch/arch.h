@@ -79,7 +79,6 @@ struct PrefillKernel {
   Plan (*plan)(int64_t tiles, int64_t kv_heads, const DeviceFacts&) = nullptr;
   void (*launch)(const AttentionArgs&, const Launch&) = nullptr;
   int tile_tokens = 0;  // of one row, to a tile
-  bool codes = false;   // can leave its result in codes of MXFP8
 };
 
 struct PeakLaunch;

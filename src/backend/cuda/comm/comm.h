@@ -1,6 +1,6 @@
 #pragma once
 // The transport of ranks on cards: what ranks/transport.h is for a host, as launches of a step. Ranks of one process
-// reach each other's memory (PeerComm), or share a card (tests); ranks of several processes have NCCL (NcclComm).
+// reach each other's memory (PeerComm), or share a card (tests); ranks of several processes have NCCL (make_nccl_comm).
 
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/comm/sums.h"
@@ -44,8 +44,11 @@ class Comm {
   // all[r, columns[s]] = own[r, :] of rank s, for every rank s. Throws what reduce() throws, and where a row that is
   // pushed is longer than kMessageWords.
   virtual void gather(const GatheredColumns& of, const Launch& on) const = 0;
-  // Throws Error(kDevice) if launches may have ended without the other ranks.
+  // Throws Error(kDevice) if launches may have ended without the other ranks: what the card holds is nothing then.
   virtual void require() const {}
+  // Of NCCL: ends what waits on the card for another rank; all else throws from now on. From any thread. Of others:
+  // CommMemory::give_up.
+  virtual void give_up() const {}
 
  protected:
   Comm(const Comm&) = default;
@@ -130,37 +133,18 @@ class CommMemory {
 struct NcclId {
   std::array<char, 128> bytes;
 };
-// Throws as NcclComm does.
+// Throws as make_nccl_comm does.
 [[nodiscard]] NcclId new_nccl_id();
 
-class NcclComm final : public Comm {
- public:
-  struct Place {
-    NcclId id;
-    int rank = 0, ranks = 1;
-    int card = 0;
-  };
-  // Waits until all ranks of the group have come, and must be told by others if one never does. Throws
-  // Error(kUnsupported) where there is no library, Error(kDevice) for what NCCL refuses.
-  explicit NcclComm(const Place& place);
-  // REQUIRES that all graphs with its launches are destroyed: NCCL waits for that.
-  ~NcclComm() override;
-  NcclComm(const NcclComm&) = delete;
-  NcclComm& operator=(const NcclComm&) = delete;
-
-  // NCCL adds up each value in one place and copies the sum. In which order depends on the message, and bf16 is rounded
-  // with each addition. May be captured. REQUIRES its card to be current; throws Error(kDevice).
-  void reduce(const DeltaValues& values, const Launch& on) const override;
-  void gather(const GatheredColumns& of, const Launch& on) const override;
-  // Throws Error(kDevice) where NCCL has met an error on the way, or give_up() came: what the card holds is nothing
-  // then.
-  void require() const override;
-  // Ends what waits on the card for another rank; all else throws from now on. From any thread.
-  void give_up() const;
-
- private:
-  struct End;
-  std::unique_ptr<End> end_;
+struct NcclPlace {
+  NcclId id;
+  int rank = 0, ranks = 1;
+  int card = 0;
 };
+// Waits until all ranks of the group have come, and must be told by others if one never does. REQUIRES that all graphs
+// with its launches are destroyed before it: NCCL waits for that. NCCL adds up each value in one place and copies the
+// sum. In which order depends on the message, and bf16 is rounded with each addition. May be captured, with its card
+// current. Throws Error(kUnsupported) where there is no library, Error(kDevice) for what NCCL refuses, now and later.
+[[nodiscard]] std::unique_ptr<Comm> make_nccl_comm(const NcclPlace& place);
 
 }  // namespace nibble::backend::cuda

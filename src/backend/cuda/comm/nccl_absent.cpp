@@ -6,8 +6,6 @@
 
 namespace nibble::backend::cuda {
 
-struct NcclComm::End {};
-
 namespace {
 [[noreturn]] void refuse() {
   throw Error(Code::kUnsupported, "cuda: cards of several processes: want NCCL, found a build without nccl.h");
@@ -17,11 +15,6 @@ namespace {
 std::string nccl_version() { refuse(); }
 NcclId new_nccl_id() { refuse(); }
 
-NcclComm::NcclComm(const Place& place) : Comm(place.rank, place.ranks) { refuse(); }
-NcclComm::~NcclComm() = default;
-void NcclComm::reduce(const DeltaValues& /*values*/, const Launch& /*on*/) const { refuse(); }
-void NcclComm::gather(const GatheredColumns& /*of*/, const Launch& /*on*/) const { refuse(); }
-void NcclComm::require() const { refuse(); }
-void NcclComm::give_up() const {}
+std::unique_ptr<Comm> make_nccl_comm(const NcclPlace& /*place*/) { refuse(); }
 
 }  // namespace nibble::backend::cuda

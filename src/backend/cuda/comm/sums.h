@@ -129,7 +129,7 @@ struct PushBarrier {
   static void launch(const Args& args, const Launch& on);
 };
 // Before the first launch: a kernel that is loaded late waits for those that run, which here wait for it.
-void load_push_kernels();
+void load_sum_kernels();
 
 // Ranks that share a card share its SMs: all their launches must fit it at once.
 inline constexpr int kPushThreads = 256;
@@ -192,9 +192,6 @@ inline constexpr int kShareCtas = 2;
 [[nodiscard]] PushCost cost(const ShareReduce::Args& args);
 // Throws Error(kUnsupported) that prints what a launch cannot serve.
 void check_args(const ShareReduce::Args& args);
-
-// Before the first launch, as load_push_kernels().
-void load_share_kernels();
 
 // Which way a message takes.
 

@@ -228,13 +228,6 @@ void Maker::attend(LayerKind kind) {
   program_.nodes.back().moved = static_cast<double>(read * d_.q_width() * (4 + (to_input ? kInputBytes : 4)));
 }
 
-bool Maker::attend_stores_input() const {
-  if (args_.config.head) return flash_;
-  if (!flash_ || !dense_gemms_) return false;
-  const GemmInput in = input_of(shape_of(kO, tokens_), true);
-  return !in_codes(in.type) || program_.shares.prefill.empty() || prefill_.codes;
-}
-
 void Maker::attn_out() {
   stage_ = Stage::kAttnOut;
   const Roles reads = {kO, kOBias};

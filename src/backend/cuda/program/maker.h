@@ -148,7 +148,7 @@ class Maker {
   void rope_sums();
   void attend(LayerKind kind);
   // Whether attention leaves its result as o's GEMM takes it; else any_round does it.
-  [[nodiscard]] bool attend_stores_input() const;
+  [[nodiscard]] bool attend_stores_input() const { return flash_ && (dense_gemms_ || args_.config.head); }
 
   // The experts.
   void choose_experts();

@@ -19,9 +19,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>

@@ -8,10 +8,8 @@
 #include "backend/cuda/launch/launch.h"
 #include "base/dtype.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace nibble::backend::cuda {

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <source_location>
-#include <string>
 #include <string_view>
 
 #include <cuda_runtime_api.h>

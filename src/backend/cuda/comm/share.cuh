@@ -9,7 +9,6 @@
 #include "backend/cuda/comm/sum_parts.cuh"
 #include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/memory.cuh"
 
 namespace nibble::backend::cuda {
 

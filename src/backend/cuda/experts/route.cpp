@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace nibble::backend::cuda {
 
 void check_args(const Router::Args& a) {

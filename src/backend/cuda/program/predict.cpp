@@ -115,7 +115,7 @@ StepTime predict_step(const PredictArgs& args) {
     const auto layers = static_cast<double>(layers_of(node, args.layer_kinds));
     const auto launches = static_cast<double>(node.launches);
     const double tokens = tokens_of(args.program, node);
-    const double activations = share.activation_bytes * tokens * static_cast<double>(args.dims.hidden) / launches;
+    const double activations = share.value_bytes * tokens * static_cast<double>(args.dims.hidden) / launches;
     const double moved = node.moved > 0 ? node.moved : activations;
     const LaunchTime one = launch_time(share,
                                        {.bytes = node.cost.bytes + moved,  // each reads the weights

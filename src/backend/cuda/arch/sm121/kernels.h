@@ -7,8 +7,6 @@
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 
-#include <cstdint>
-
 namespace nibble::backend::cuda {
 
 // sm121_mx_gemm: 8 tiles of 16 rows, up to 64 or 128 tokens.

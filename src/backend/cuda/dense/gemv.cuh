@@ -8,7 +8,7 @@
 // rounding: f32 accumulation in an order fixed by the shape: bitwise repeatable; not bitwise equal to the reference
 
 #include "backend/cuda/dense/gemv_rows.cuh"
-#include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {

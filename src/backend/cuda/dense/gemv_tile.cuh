@@ -6,7 +6,7 @@
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/layout/packed.h"
 #include "backend/cuda/ptx/convert.cuh"
-#include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/registers.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/ptx/shared_memory.cuh"

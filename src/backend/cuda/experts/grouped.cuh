@@ -10,7 +10,7 @@
 
 #include "backend/cuda/experts/experts.h"
 #include "backend/cuda/dense/row_warps.cuh"
-#include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"
 

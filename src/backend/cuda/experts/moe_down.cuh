@@ -10,7 +10,7 @@
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/dense/row_warps.cuh"
 #include "backend/cuda/ptx/memory.cuh"
-#include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {

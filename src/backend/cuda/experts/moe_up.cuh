@@ -8,7 +8,7 @@
 
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/dense/row_runs.cuh"
-#include "backend/cuda/ptx/async_copy.cuh"
+#include "backend/cuda/ptx/counted_copy.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {

@@ -9,7 +9,7 @@
 // mma  m16n8k16 in bf16: norm * x as the sum of two bf16, what it lacks of that is below 2^-17 of it
 // bytes, flops: cost(); W once per CTA from L2
 // measured 2026-11-26 (H100, 128 experts x 2880, bf16 sums): 107 us at 8192 tokens (2.25 TB/s), of which 14 after the
-//      last product; 36.5 at 2048. 255 instructions of a warp a step
+//      last product, half of these for ranges that it told then; 36.5 at 2048. 255 instructions of a warp a step
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens
 
 #include "backend/cuda/experts/route.h"

@@ -6,7 +6,6 @@
 
 #include "backend/cuda/comm/comm.h"
 #include "backend/cuda/card_group.h"
-#include "backend/cuda/comm/nccl_comm.h"
 #include "backend/cuda/program/step_graph.h"
 #include "base/error.h"
 
@@ -66,14 +65,13 @@ double median_us(std::span<Rank> ranks) {
 }
 
 // One for each card, which wait for each other.
-std::vector<std::unique_ptr<NcclComm>> nccl_of(int ranks) {
+std::vector<std::unique_ptr<Comm>> nccl_of(int ranks) {
   const NcclId id = new_nccl_id();
-  std::vector<std::unique_ptr<NcclComm>> all(static_cast<size_t>(ranks));
+  std::vector<std::unique_ptr<Comm>> all(static_cast<size_t>(ranks));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&all, id, rank, ranks] {
-      all[static_cast<size_t>(rank)] =
-          std::make_unique<NcclComm>(NcclComm::Place{.id = id, .rank = rank, .ranks = ranks, .card = rank});
+      all[static_cast<size_t>(rank)] = make_nccl_comm({.id = id, .rank = rank, .ranks = ranks, .card = rank});
     });
   threads.clear();
   return all;
@@ -84,7 +82,7 @@ void bench(int count, int cards) {
   for (int rank = 0; rank < count; ++rank) of_ranks.push_back(rank % cards);
   const CommMemory memory(of_ranks);
   std::string nccl = "none: ranks share a card";
-  std::vector<std::unique_ptr<NcclComm>> by_nccl;
+  std::vector<std::unique_ptr<Comm>> by_nccl;
   if (cards == count) try {
       nccl = nccl_version();
       by_nccl = nccl_of(count);

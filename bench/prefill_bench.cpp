@@ -93,7 +93,6 @@ struct MoeStep {
   int32_t *pair_of = nullptr, *place_of = nullptr;
   ExpertTile* tiles = nullptr;
   int32_t* tile_counts = nullptr;
-  ExpertRanges ranges{};
   [[nodiscard]] int pairs() const { return tokens * kTopk; }
 };
 
@@ -151,9 +150,9 @@ class Bench {
   [[nodiscard]] double ideal(const Row& row) const {
     return 1e6 * peaks_.ideal_seconds({.bytes = row.bytes, .flops = row.flops}) / row.us;
   }
-  FlashArgs attention(const std::vector<backend::Row>& rows, int context, int window);
+  AttentionArgs attention(const std::vector<backend::Row>& rows, int context, int window);
   [[nodiscard]] static SplitSums::Order sums_order() {  // of a dense GEMM
-    return sm90_gemm_serves(layout::Packing::kBf16) ? SplitSums::Order::kTiles : SplitSums::Order::kRows;
+    return sm90_is_built() ? SplitSums::Order::kTiles : SplitSums::Order::kRows;
   }
 
   std::string only_;
@@ -174,7 +173,7 @@ class Bench {
 };
 
 // Sequences of `context` keys each, pages one after the other.
-FlashArgs Bench::attention(const std::vector<backend::Row>& rows, int context, int window) {
+AttentionArgs Bench::attention(const std::vector<backend::Row>& rows, int context, int window) {
   std::vector<int32_t> token_row, positions, pages;
   const int per_row = (context + kPageTokens - 1) / kPageTokens;
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -200,7 +199,7 @@ void Bench::decode(int keys, int tokens, KvDtype type, int window) {
   const auto row_bytes = static_cast<int>(page_row_bytes(type, kHeadDim));
   std::vector<backend::Row> rows;
   for (int i = 0; i < tokens; ++i) rows.push_back({i, 1, keys});
-  FlashArgs args = attention(rows, keys, window);
+  AttentionArgs args = attention(rows, keys, window);
   const DecodePlan plan = plan_decode({tokens, kKvHeads, row_bytes, window}, device_);
   const DecodeScratch scratch = decode_scratch(plan.target, kKvHeads);
   args.decode_count = tokens;
@@ -217,9 +216,8 @@ void Bench::decode(int keys, int tokens, KvDtype type, int window) {
            (window > 0 ? " window" : ""),
        tokens, 0, static_cast<double>(c.bytes), static_cast<double>(c.flops)},
       layers, [&](int i) {
-        args.keys = pool_ + i * 2 * half;
-        args.values = pool_ + (i * 2 + 1) * half;
-        AttendDecode::launch(args, type, plan, on_);
+        args.kv = {pool_ + i * 2 * half, pool_ + (i * 2 + 1) * half, type};
+        AttendDecode::launch(args, plan, on_);
       });
 }
 
@@ -230,18 +228,18 @@ void Bench::prefill(int tokens, int window) {
     KvDtype type = KvDtype::kBf16;
     bool fp8 = false;
     int tile_tokens = kPrefillTokens;
-    void (*launch)(const FlashArgs&, KvDtype, const Launch&) = AttendPrefill::launch;
+    void (*launch)(const AttentionArgs&, const Launch&) = AttendPrefill::launch;
     bool rounds = false;  // into what o's GEMM multiplies, as in steps
   };
   std::vector<Way> ways = {{"any_attend_prefill bf16"},
                            {"any_attend_prefill e4m3", KvDtype::kE4m3},
                            {"any_attend_prefill_fp8", KvDtype::kE4m3, true}};
-  if (sm90_attend_serves(KvDtype::kBf16))
+  if (sm90_is_built())
     for (const bool rounds : {false, true})
       ways.push_back({rounds ? "sm90_attend_prefill bf16, rounds" : "sm90_attend_prefill bf16", KvDtype::kBf16, false,
                       kSm90PrefillTokens, Sm90AttendPrefill::launch, rounds});
   const std::vector<backend::Row> rows = {{0, tokens, tokens}};
-  FlashArgs args = attention(rows, tokens, window);
+  AttentionArgs args = attention(rows, tokens, window);
   for (const Way& way : ways) {
     AttendShares shares;
     share_tokens(rows, shares, way.tile_tokens);
@@ -258,9 +256,8 @@ void Bench::prefill(int tokens, int window) {
     add({std::string(way.name) + (window > 0 ? ", window" : ""), tokens, 0,
          2.0 * static_cast<double>(half) + rows_bytes, static_cast<double>(c.flops)},
         4, [&](int i) {
-          args.keys = pool_ + i * 2 * half;
-          args.values = pool_ + (i * 2 + 1) * half;
-          way.launch(args, way.type, on_);
+          args.kv = {pool_ + i * 2 * half, pool_ + (i * 2 + 1) * half, way.type};
+          way.launch(args, on_);
         });
   }
 }
@@ -268,7 +265,7 @@ void Bench::prefill(int tokens, int window) {
 void Bench::dense(const char* name, int rows, int cols, int tokens) {
   const int64_t bytes = layout::packed_bytes(layout::Packing::kBf16, rows, cols);
   for (const bool wgmma : {false, true}) {
-    if (wgmma && !sm90_gemm_serves(layout::Packing::kBf16)) continue;
+    if (wgmma && !sm90_is_built()) continue;
     GemmArgs args{
         .packing = layout::Packing::kBf16, .bias = bias_, .x = x16_, .rows = rows, .cols = cols, .tokens = tokens};
     args.x_rows = wgmma ? tokens : 0;
@@ -315,7 +312,7 @@ void Bench::rope(int tokens) {
 
 // Of a decode step of 9 to 256 tokens: the dense products, and what routes.
 void Bench::few(int tokens) {
-  if (!sm90_gemm_serves(layout::Packing::kBf16)) return;
+  if (!sm90_is_built()) return;
   const auto rows16 = static_cast<int>((tokens + 7) / 8 * 8);
   const auto split = [&](const char* name, int rows, int cols) {
     const SplitGemmPlan plan = plan_split_gemm({rows, cols, tokens}, sms_);
@@ -380,8 +377,6 @@ void Bench::route(int tokens) {
                                .logits = logits,
                                .ids = ids,
                                .weights = device_array<float>(int64_t{tokens} * kTopk),
-                               .ranges = {device_array<int32_t>(expert_ranges(tokens) * kExperts),
-                                          device_array<int32_t>(kExperts), device_copy(std::vector<int>{0})},
                                .tokens = tokens,
                                .hidden = kHidden,
                                .experts = kExperts,
@@ -424,22 +419,6 @@ std::vector<int32_t> skewed_routing(const Routing& r) {
   return ids;
 }
 
-// As any_route_sums leaves them.
-ExpertRanges ranges_of(const std::vector<int32_t>& ids, int experts) {
-  const auto width = static_cast<size_t>(experts);
-  constexpr size_t kPairs = kRangeTokens * kTopk;
-  std::vector<int32_t> starts((ids.size() + kPairs - 1) / kPairs * width), counts(width);
-  int32_t first = 0;
-  for (size_t e = 0; e < width; ++e) {
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (i % kPairs == 0) starts[i / kPairs * width + e] = first + counts[e];
-      if (static_cast<size_t>(ids[i]) == e) ++counts[e];
-    }
-    first += (counts[e] + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
-  }
-  return {device_copy(starts), device_copy(counts)};
-}
-
 void Bench::moe(const Routing& r) {
   const auto& [experts, tokens, sigma] = r;
   const std::vector<int32_t> ids = skewed_routing(r);
@@ -455,9 +434,8 @@ void Bench::moe(const Routing& r) {
   step.place_of = device_array<int32_t>(step.pairs());
   step.tiles = device_array<ExpertTile>(max_expert_tiles(step.pairs(), experts, 32));
   step.tile_counts = device_array<int32_t>(kTileCounts);
-  step.ranges = ranges_of(ids, experts);
   for (const bool wgmma : {false, true})
-    if (!wgmma || sm90_gemm_serves(layout::Packing::kMxfp4)) experts_gemms(step, wgmma);
+    if (!wgmma || sm90_is_built()) experts_gemms(step, wgmma);
   const NormSums::Args norm{.x = x_,
                             .sums = {y_, kTopk, SplitSums::Order::kExpertsBf16, y_},
                             .norm = bias_,
@@ -480,36 +458,18 @@ void Bench::experts_gemms(const MoeStep& s, bool wgmma) {
   group();  // for what follows, whatever is timed
   add({"moe_group, tiles of " + std::to_string(plan.tokens), s.tokens, 0, 12.0 * pairs, 0}, 4, [&](int) { group(); });
   if (wgmma) {
+    const float* const inverse = device_copy(std::vector<float>(static_cast<size_t>(s.tokens), 1.0f));
+    const Bf16* const norm = device_copy(std::vector<Bf16>(kHidden, Bf16::from_float(1)));
     add({"round for experts", s.tokens, 0, s.tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
       Round::launch({.from = x_,
                      .to = {x16_, InputType::kF16, places},
                      .tokens = s.tokens,
                      .cols = kHidden,
+                     .inverse = inverse,
+                     .norm = norm,
                      .places = s.place_of,
                      .copies = kTopk},
                     on_);
-    });
-    const float* const inverse = device_copy(std::vector<float>(static_cast<size_t>(s.tokens), 1.0f));
-    const Bf16* const norm = device_copy(std::vector<Bf16>(kHidden, Bf16::from_float(1)));
-    add({"group_round, by ranges", s.tokens, 0, s.tokens * kHidden * (4.0 + 2 * kTopk), 0}, 4, [&](int) {
-      GroupRound::launch({{.expert_ids = s.ids,
-                           .pairs = s.pair_of,
-                           .places = s.place_of,
-                           .tiles = s.tiles,
-                           .tile_counts = s.tile_counts,
-                           .tokens = s.tokens,
-                           .topk = kTopk,
-                           .experts = s.experts,
-                           .tile_tokens = plan.tokens,
-                           .ranges = s.ranges},
-                          {.from = x_,
-                           .to = {x16_, InputType::kF16, places},
-                           .tokens = s.tokens,
-                           .cols = kHidden,
-                           .inverse = inverse,
-                           .norm = norm,
-                           .copies = kTopk}},
-                         on_);
     });
   }
   GemmArgs args{.packing = layout::Packing::kMxfp4,

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/card_group.h"
 
-#include "backend/cuda/comm/nccl_comm.h"
+#include "backend/cuda/comm/comm.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/dtype.h"
 #include "base/error.h"
@@ -62,7 +62,8 @@ TEST_F(CardGroups, add_up_and_gather_by_nccl) {
   const std::vector<backend::Range> columns = {{0, 8}, {8, 8}, {16, 4}};
   constexpr int64_t kWidth = 20;
   on_ranks(kRanks, [&](int rank) {
-    const backend::cuda::NcclComm comm({.id = id, .rank = rank, .ranks = kRanks});
+    const auto end = backend::cuda::make_nccl_comm({.id = id, .rank = rank, .ranks = kRanks});
+    const backend::cuda::Comm& comm = *end;
     backend::cuda::LaunchCounts counts;
     backend::cuda::LaunchTrace trace;
     const backend::cuda::Launch on{.counts = &counts, .trace = &trace};
@@ -190,7 +191,8 @@ TEST_F(CardGroups, let_go_of_a_rank_that_goes) {
 TEST_F(CardGroups, let_go_of_a_sum_that_nobody_comes_to) {
   const backend::cuda::NcclId id = backend::cuda::new_nccl_id();
   on_ranks(2, [&](int rank) {
-    const backend::cuda::NcclComm comm({.id = id, .rank = rank, .ranks = 2});
+    const auto end = backend::cuda::make_nccl_comm({.id = id, .rank = rank, .ranks = 2});
+    const backend::cuda::Comm& comm = *end;
     if (rank == 1) return;
     const int64_t met = emulated_nccl().calls["sum"];
     std::vector<float> values(4);
@@ -224,10 +226,9 @@ TEST_F(CardGroups, take_the_memory_that_the_budget_says) {
   const RunConfig run{.ranks = {.count = 2}};
   const backend::MemoryNeeds needs = backend::cuda_memory_needs(whole, run, backend::RanksIn::kSeveralProcesses);
   const backend::cuda::NcclId id = backend::cuda::new_nccl_id();
-  std::array<std::unique_ptr<backend::cuda::NcclComm>, 2> comms;
+  std::array<std::unique_ptr<backend::cuda::Comm>, 2> comms;
   on_ranks(2, [&](int rank) {
-    comms.at(static_cast<size_t>(rank)) =
-        std::make_unique<backend::cuda::NcclComm>(backend::cuda::NcclComm::Place{.id = id, .rank = rank, .ranks = 2});
+    comms.at(static_cast<size_t>(rank)) = backend::cuda::make_nccl_comm({.id = id, .rank = rank, .ranks = 2});
   });
   const int64_t before = backend::cuda::emulated_cuda().allocated;
   const auto be = backend::make_cuda_member(whole, run, *comms[0]);

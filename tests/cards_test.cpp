@@ -1,7 +1,7 @@
 // The backend of several cards, over launchers that only count (launches_test.cpp): each rank's calls are for its own
 // card, on its own thread; what they share; what is refused; how a failure ends them.
 
-#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/emulation/launchers.h"
 #include "backend/cuda/card_member.h"
 #include "base/error.h"

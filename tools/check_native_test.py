@@ -18,7 +18,7 @@ QMMA, OMMA, HMMA, F2FP, NOP, LDG = 0x747A, 0x747F, 0x723C, 0x723E, 0x7918, 0x798
 
 def symbol(instance, policy):
     if instance == ATTEND:
-        return f"_ZN6nibble7backend4cuda22any_attend_prefill_fp8INS1_7Fp8TileINS1_9ScaledFp8INS1_{len(policy)}{policy}EEEEEEEvNS1_9FlashArgsE"
+        return f"_ZN6nibble7backend4cuda22any_attend_prefill_fp8INS1_7Fp8TileINS1_9ScaledFp8INS1_{len(policy)}{policy}EEEEEEEvNS1_13AttentionArgsE"
     results, codes = instance
     return f"_ZN6nibble7backend4cuda13sm121_mx_gemmINS1_{len(policy)}{policy}ENS1_6MxTileILNS1_6layout7PackingE2ELNS1_9InputTypeE{codes}ELi64EEELNS1_9MxResultsE{results}EEEvNS1_8GemmArgsE"
 

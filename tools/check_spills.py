@@ -19,7 +19,7 @@ CHECKED = "sm_121a"
 BLOCK_BYTES = 99 * 1024  # of shared memory that a block may have
 PLANNED = {"gemv", "any_attend_decode"}  # launches may plan all of them as dynamic ones
 # Only these are not for decode steps: prompts, uploads, measuring.
-OTHER = re.compile(r"(any|sm\d+)_(gemm|attend_prefill|route_sums|group_round_ranges|peak|read_all|moe_group_tiles|nothing)|pack_|(quantize|translate)$")
+OTHER = re.compile(r"(any|sm\d+)_(gemm|attend_prefill|route_sums|peak|read_all|moe_group_tiles|nothing)|pack_|(quantize|translate)$")
 
 UNSPILLED = {"any_attend_prefill_fp8"}  # of these, but as near to the last register
 

@@ -10,7 +10,7 @@
 
 namespace nibble::backend::cuda {
 
-void Attend::launch(const Args& args, const Launch& on) { launched(kNames.of(args.kv.type), on); }
+void Attend::launch(const AttentionArgs& args, const Launch& on) { launched(kNames.of(args.kv.type), on); }
 void RopeTable::launch(const Args& /*args*/, const Launch& on) { launched(kName, on); }
 // Something to draw: no test reads what.
 void Sample::launch(const Args& args, const Launch& on) {
@@ -31,9 +31,9 @@ void Eagle3Enter::launch(const Args& args, const Launch& on) {
   check_args(args);
   launched(kName, on);
 }
-void AttendDecode::launch(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
-  note(name(type, args.fp8), plan.tile);
-  launched(name(type, args.fp8), on);
+void AttendDecode::launch(const AttentionArgs& args, const DecodePlan& plan, const Launch& on) {
+  note(name(args.kv.type, args.fp8), plan.tile);
+  launched(name(args.kv.type, args.fp8), on);
 }
 
 }  // namespace nibble::backend::cuda

@@ -5,8 +5,7 @@
 
 #include "backend/cuda/attention/any_attend.cuh"
 #include "backend/cuda/attention/attend_decode.cuh"
-#include "backend/cuda/eagle3/linear.cuh"
-#include "backend/cuda/eagle3/rows.cuh"
+#include "backend/cuda/eagle3/kernels.cuh"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "backend/cuda/sampling/sample.h"
 #include "base/error.h"
@@ -43,24 +42,24 @@ void Sample::launch(const Args& args, const Launch& on) {
   launched(kDraw, on);
 }
 
-void Attend::launch(const Args& args, const Launch& on) {
+void Attend::launch(const AttentionArgs& args, const Launch& on) {
   using Row = PageRow<KvDtype::kBf16>;
   const emulation::Launch launch{.grid = args.heads,
                                  .threads = kAttendWarps * kWarpLanes,
-                                 .grid_y = args.tokens,
+                                 .grid_y = args.decode_count,
                                  .predecessor = {},
                                  .after_cta = {}};
   run_lanes(kNames.of(args.kv.type), launch, on, [&] { any_attend<Row, 4>(args); });
 }
 
-void AttendDecode::launch(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on) {
+void AttendDecode::launch(const AttentionArgs& args, const DecodePlan& plan, const Launch& on) {
   using Tile = DecodeTile<PageRow<KvDtype::kBf16>, kDecodeRing.warps, kDecodeRing.stages>;
   const emulation::Launch launch{.grid = args.kv_heads,
                                  .threads = Tile::kThreads,
                                  .grid_y = static_cast<int>(plan.grid_y),
                                  .predecessor = {},
                                  .after_cta = {}};
-  run_lanes(name(type, args.fp8), launch, on, [&] { any_attend_decode<Tile>(args); });
+  run_lanes(name(args.kv.type, args.fp8), launch, on, [&] { any_attend_decode<Tile>(args); });
 }
 
 void Eagle3Linear::launch(const Args& args, const Eagle3LinearPlan& plan, const Launch& on) {

@@ -4,12 +4,10 @@
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
-#include "backend/cuda/comm/push.h"
-#include "backend/cuda/comm/share.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/linear.h"
 #include "backend/cuda/experts/experts.h"
-#include "backend/cuda/experts/plain_moe.h"
 #include "backend/cuda/experts/route.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"
@@ -125,7 +123,6 @@ void Tap::launch(const Args& args, const Launch& on) { counted(kName, args, on);
 void RopeSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void RouteSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 
-bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
 void Sm90Gemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   counted(name(args, plan), args, on, plan.tile);
 }
@@ -143,12 +140,10 @@ void GroupRound::launch(const Args& args, const Launch& on) {
   launched(kName, on);
 }
 
-bool sm90_attend_serves(KvDtype type) { return type == kSm90PrefillPages; }
-void Sm90AttendPrefill::launch(const FlashArgs& /*args*/, KvDtype /*type*/, const Launch& on) { launched(kName, on); }
-void Sm121AttendPrefill::launch(const FlashArgs& /*args*/, KvDtype /*type*/, const Launch& on) { launched(kName, on); }
-void AttendPrefill::launch(const FlashArgs& args, KvDtype type, const Launch& on) {
-  launched(name(type, args.fp8), on);
-}
+bool sm90_is_built() { return true; }
+void Sm90AttendPrefill::launch(const AttentionArgs& /*args*/, const Launch& on) { launched(kName, on); }
+void Sm121AttendPrefill::launch(const AttentionArgs& /*args*/, const Launch& on) { launched(kName, on); }
+void AttendPrefill::launch(const AttentionArgs& args, const Launch& on) { launched(name(args.kv.type, args.fp8), on); }
 
 void PushReduce::launch(const Args& args, DeltaValues::Type type, const Plan& plan, const Launch& on) {
   on_card(on.stream);
@@ -171,12 +166,11 @@ void PushPick::launch(const Args& args, const Plan& plan, const Launch& on) {
   counted(kName, args, on, plan.tile);
 }
 void PushBarrier::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void load_push_kernels() {}
+void load_sum_kernels() {}
 void ShareReduce::launch(const Args& args, DeltaValues::Type type, const Plan& plan, const Launch& on) {
   on_card(on.stream);
   counted(name(type, args.sent), args, on, plan.tile);
 }
-void load_share_kernels() {}
 
 double any_peak_mma(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }
 double sm121_peak_mx(const PeakLaunch& /*args*/, cudaStream_t /*stream*/) { return 0; }

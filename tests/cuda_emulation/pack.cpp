@@ -1,4 +1,4 @@
-// What quantise/pack.cu launches, as loops on the host where emulated_cuda().packs says so.
+// What quantise/quantise.cu launches, as loops on the host where emulated_cuda().packs says so.
 
 #include "backend/cuda/emulation/device.h"
 

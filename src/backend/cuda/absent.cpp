@@ -5,7 +5,6 @@
 #include "backend/cuda/dense/linear.h"
 #include "backend/cuda/eagle3/kernels.h"
 #include "backend/cuda/experts/experts.h"
-#include "backend/cuda/experts/plain_moe.h"
 #include "backend/cuda/experts/route.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"
@@ -21,7 +20,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <vector>
 
 namespace nibble::backend {
 namespace {
@@ -95,9 +93,9 @@ void absent() { check(false, "a build without CUDA executes no program"); }
 }  // namespace
 
 void AnyGemm::launch(const GemmArgs&, const GemmPlan&, const Launch&) { absent(); }
-void Attend::launch(const Args&, const Launch&) { absent(); }
-void AttendDecode::launch(const FlashArgs&, KvDtype, const DecodePlan&, const Launch&) { absent(); }
-void AttendPrefill::launch(const FlashArgs&, KvDtype, const Launch&) { absent(); }
+void Attend::launch(const AttentionArgs&, const Launch&) { absent(); }
+void AttendDecode::launch(const AttentionArgs&, const DecodePlan&, const Launch&) { absent(); }
+void AttendPrefill::launch(const AttentionArgs&, const Launch&) { absent(); }
 void Combine::launch(const Args&, const Launch&) { absent(); }
 void Eagle3Enter::launch(const Args&, const Launch&) { absent(); }
 void Eagle3Linear::launch(const Args&, const Eagle3LinearPlan&, const Launch&) { absent(); }

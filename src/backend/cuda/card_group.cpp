@@ -1,7 +1,7 @@
 #include "backend/cuda/card_group.h"
 
 #include "backend/cuda/card/device.h"
-#include "backend/cuda/comm/nccl_comm.h"
+#include "backend/cuda/comm/comm.h"
 #include "backend/ranks/followers.h"
 #include "base/error.h"
 
@@ -37,8 +37,8 @@ std::string id_of_card() {
 
 struct CardGroup::Impl {
   std::mutex mutex;
-  bool given_up = false;           // guarded, with the next
-  std::unique_ptr<NcclComm> comm;  // none: the ranks have not met
+  bool given_up = false;       // guarded, with the next
+  std::unique_ptr<Comm> comm;  // none: the ranks have not met
 };
 
 CardGroup::CardGroup() : impl_(std::make_unique<Impl>()) {}
@@ -50,12 +50,12 @@ void CardGroup::meet(ProcessGroup& group, const std::string& card) {
     const std::span own = std::as_bytes(std::span(id.bytes));
     return std::vector(own.begin(), own.end());
   });
-  NcclComm::Place place{.id = {}, .rank = group.rank(), .ranks = group.count(), .card = kFirstCard};
+  NcclPlace place{.id = {}, .rank = group.rank(), .ranks = group.count(), .card = kFirstCard};
   if (bytes.size() != place.id.bytes.size())
     throw Error(Code::kCorrupt, "the id of a group of cards: want {} bytes, found {}", place.id.bytes.size(),
                 bytes.size());
   std::memcpy(place.id.bytes.data(), bytes.data(), bytes.size());
-  auto comm = std::make_unique<NcclComm>(place);
+  auto comm = make_nccl_comm(place);
   const std::lock_guard lock(impl_->mutex);
   impl_->comm = std::move(comm);
   if (impl_->given_up) impl_->comm->give_up();

@@ -1,6 +1,6 @@
 #pragma once
 // This process's card, the first that it sees, as one rank of a group of processes, here or on several machines: they
-// share every step, and sum and gather by NCCL (comm/nccl_comm.h).
+// share every step, and sum and gather by NCCL (comm/comm.h).
 
 #include <memory>
 #include <string>

@@ -13,16 +13,13 @@
 #include "backend/cuda/program/program.h"
 #include "backend/cuda/sampling/sample.h"
 #include "backend/cuda/program/step_graph.h"
-#include "backend/cuda/program/step_inputs.h"
-#include "backend/cuda/program/step_outputs.h"
+#include "backend/cuda/program/step_exchange.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>

@@ -47,7 +47,8 @@ enum cudaDeviceAttr {
   cudaDevAttrIntegrated
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
-inline constexpr unsigned cudaHostAllocDefault = 0, cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaHostAllocDefault = 0, cudaStreamNonBlocking = 1, cudaEventDefault = 0,
+                          cudaEventDisableTiming = 2;
 
 namespace nibble::backend::cuda {
 // What the emulated CUDA says of the machine.

@@ -71,15 +71,14 @@ struct ExpertsGemm {
 
 // Attention of rows with many new tokens.
 struct PrefillShape {
-  PageType pages;
-  bool fp8 = false;  // FlashArgs
+  KvDtype pages;
+  bool fp8 = false;  // AttentionArgs
 };
 struct PrefillKernel {
   std::optional<Kernel> (*serve)(const PrefillShape&) = nullptr;
   Plan (*plan)(int64_t tiles, int64_t kv_heads, const DeviceFacts&) = nullptr;
-  void (*launch)(const FlashArgs&, KvDtype, const Launch&) = nullptr;
+  void (*launch)(const AttentionArgs&, const Launch&) = nullptr;
   int tile_tokens = 0;  // of one row, to a tile
-  bool codes = false;   // can leave its result in codes of MXFP8
 };
 
 struct PeakLaunch;

@@ -11,34 +11,14 @@ inline constexpr int kAttendWarps = 4;
 inline constexpr int kTileKeys = kWarpLanes;  // a lane per key
 static_assert(kPageTokens % kTileKeys == 0, "a tile lies in one page");
 
-// Rows of pages, from the first of a tile on.
-template <class Row>
-struct TileRows {
-  const uint8_t* codes;
-  const typename Row::Scale* scales;
-
-  __device__ static TileRows of(const void* pages, int64_t row, int head_dim) {
-    const RowPlace place = place_of<Row>(row * head_dim, head_dim);
-    const auto* const bytes = static_cast<const uint8_t*>(pages);
-    return {bytes + place.code, reinterpret_cast<const typename Row::Scale*>(bytes + place.scale)};
-  }
-  __device__ typename Row::Scale scale(int at) const {
-    if constexpr (Row::kAlone)
-      return {};
-    else
-      return scales[at / Row::kBlock];
-  }
-};
-
 // q · key over head_dim; the key's row is as aligned as PageRow's load wants it.
 template <class Row>
-__device__ float dot_key(const float* q, const TileRows<Row>& keys, int key, int head_dim) {
+__device__ float dot_key(const float* q, const uint8_t* keys, int key, int head_dim) {
   float sum = 0;
 #pragma unroll 1  // more, and ptxas spills
   for (int d = 0; d < head_dim; d += Row::kPiece) {
-    const int at = key * head_dim + d;
     float v[Row::kPiece];
-    Row::load(keys.codes + Row::code_bytes(at), keys.scale(at), v);
+    Row::load(keys + Row::code_bytes(key * head_dim + d), v);
 #pragma unroll
     for (int i = 0; i < Row::kPiece; ++i) sum = fmaf(q[d + i], v[i], sum);
   }
@@ -54,12 +34,12 @@ struct Running {
 
 // Adds the keys [from, to] of the tile whose first key and value rows are given.
 template <class Row, int kDims>
-__device__ void add_tile(const Attend::Args& args, const float* q, const TileRows<Row>& keys,
-                         const TileRows<Row>& values, int from, int to, Running<kDims>& state) {
+__device__ void add_tile(const AttentionArgs& args, const float* q, const uint8_t* keys, const uint8_t* values,
+                         int from, int to, Running<kDims>& state) {
   const int lane = threadIdx.x % kWarpLanes;
   const bool seen = lane >= from && lane <= to;
   const float scale = 1.0f / sqrtf(static_cast<float>(args.head_dim));
-  const float score = seen ? dot_key(q, keys, lane, args.head_dim) * scale : -INFINITY;
+  const float score = seen ? dot_key<Row>(q, keys, lane, args.head_dim) * scale : -INFINITY;
   const float top = fmaxf(state.top, warp_max(score));
   const float shrink = expf(state.top - top);  // 0 at the first tile
   const float p = seen ? expf(score - top) : 0.0f;
@@ -73,8 +53,7 @@ __device__ void add_tile(const Attend::Args& args, const float* q, const TileRow
 #pragma unroll
     for (int i = 0; i < kDims; ++i) {
       const int d = threadIdx.x % kWarpLanes + i * kWarpLanes;
-      const int at = j * args.head_dim + d;
-      if (d < args.head_dim) state.out[i] = fmaf(pj, Row::value(values.codes, at, values.scale(at)), state.out[i]);
+      if (d < args.head_dim) state.out[i] = fmaf(pj, Row::value(values, j * args.head_dim + d), state.out[i]);
     }
   }
 }
@@ -93,7 +72,7 @@ struct AttendShared {
 // heads * keys * 2 rows per token, from L2 for all but the first of a group of heads flops 4 * heads
 // * keys * head_dim per token     rounding: f32, order fixed by the first and last key
 template <class Row, int kDims>
-__global__ void __launch_bounds__(kAttendWarps* kWarpLanes) any_attend(const __grid_constant__ Attend::Args args) {
+__global__ void __launch_bounds__(kAttendWarps* kWarpLanes) any_attend(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   using Shared = AttendShared<kDims>;
   auto& [q, tops, sums, outs] = *reinterpret_cast<Shared*>(smem);
@@ -114,8 +93,9 @@ __global__ void __launch_bounds__(kAttendWarps* kWarpLanes) any_attend(const __g
     const int base = tile * kTileKeys;
     const int64_t row =
         (int64_t{pages[base / kPageTokens]} * args.kv_heads + kv_head) * kPageTokens + base % kPageTokens;
-    add_tile<Row, kDims>(args, q, TileRows<Row>::of(args.kv.keys, row, args.head_dim),
-                         TileRows<Row>::of(args.kv.values, row, args.head_dim), max(first - base, 0),
+    const int64_t bytes = Row::code_bytes(row) * args.head_dim;
+    add_tile<Row, kDims>(args, q, static_cast<const uint8_t*>(args.kv.keys) + bytes,
+                         static_cast<const uint8_t*>(args.kv.values) + bytes, max(first - base, 0),
                          min(last - base, kTileKeys - 1), state);
   }
 

@@ -1,7 +1,8 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one
-// source: torch/model.py sdpa; args: attend_plan.h FlashArgs; keys, values as PageRow says; q f32, out f32 or rounded
-// grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's keys), see
+// source: torch/model.py sdpa; args: attend_plan.h AttentionArgs; keys, values as PageRow says; q f32, out f32 or
+// rounded grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's
+// keys), see
 //      attend_units.cuh; warps take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token
 //      and kv head adds the chunks' parts in their order
 // chain launched as a dependent: what a step leaves as it is (positions, pages, keys of earlier steps) is read before
@@ -16,13 +17,80 @@
 // rounding: f32 sums, order fixed by the step's positions: bitwise repeatable. Of Fp8Row q and p have 4 bits; their low
 //      halves are 0
 
-#include "backend/cuda/attention/attend_parts.cuh"
 #include "backend/cuda/attention/attend_tile.cuh"
 #include "backend/cuda/attention/attend_units.cuh"
+#include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 
 namespace nibble::backend::cuda {
+
+// Softmaxes over some of the keys each, and their sum: what warps and CTAs leave to each other.
+
+// A thread's part of the result: some dimensions of a head.
+template <int kDims>
+struct DecodePart {
+  struct alignas(kDims < 4 ? 4 * kDims : 16) Dims {
+    float at[kDims] = {};
+  };
+  float top = -INFINITY, sum = 0;
+  Dims out;
+
+  // Adds the parts in their order; their exponentials are taken together.
+  template <int kParts>
+  __device__ void add(const DecodePart (&parts)[kParts]) {
+    const float before = top;
+#pragma unroll
+    for (const DecodePart& part : parts) top = fmaxf(top, part.top);
+    const float base = top == -INFINITY ? 0.0f : top;
+    const auto share_of = [&](float other) { return ptx::exp2_approx(other - base); };
+    const float own = share_of(before);
+    sum *= own;
+#pragma unroll
+    for (float& x : out.at) x *= own;
+#pragma unroll
+    for (const DecodePart& part : parts) {
+      const float share = share_of(part.top);
+      sum += share * part.sum;
+#pragma unroll
+      for (int d = 0; d < kDims; ++d) out.at[d] += share * part.out.at[d];
+    }
+  }
+};
+
+// Parts of several warps or chunks in memory: out [parts][8 heads][kRow], then {top, sum} [parts][8 heads].
+template <int kDims, int kRow>
+struct DecodeParts {
+  using Part = DecodePart<kDims>;
+  float* out;
+  float* tops;
+
+  __device__ DecodeParts(float* memory, int64_t parts) : out(memory), tops(memory + parts * kGroupHeads * kRow) {}
+  __device__ Part load(int64_t part, int head, int dim) const {
+    const int64_t row = part * kGroupHeads + head;
+    const float2 top_sum = *reinterpret_cast<const float2*>(tops + 2 * row);
+    return {top_sum.x, top_sum.y, *reinterpret_cast<const typename Part::Dims*>(out + row * kRow + dim)};
+  }
+  __device__ void store(int64_t part, int head, int dim, const Part& value) const {
+    const int64_t row = part * kGroupHeads + head;
+    *reinterpret_cast<typename Part::Dims*>(out + row * kRow + dim) = value.out;
+    if (dim == 0) *reinterpret_cast<float2*>(tops + 2 * row) = {value.top, value.sum};
+  }
+  // In their order; so many loads are under way together.
+  template <int kTogether>
+  __device__ Part sum(int64_t first, int count, int head, int dim) const {
+    Part total;
+#pragma unroll 1
+    for (int at = 0; at < count; at += kTogether) {
+      Part parts[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        if (at + i < count) parts[i] = load(first + at + i, head, dim);
+      total.add(parts);
+    }
+    return total;
+  }
+};
 
 inline constexpr int kMergeRow = kHeadDim + 8;  // floats of a head in shared memory: no bank conflicts
 
@@ -108,7 +176,7 @@ struct OwnQuery {
   static_assert(kParts * Tile::kWarps == 2 * kDimSteps);
   float2 parts[kParts] = {};
 
-  __device__ __forceinline__ OwnQuery(const FlashArgs& args, const DecodeUnit& unit) {
+  __device__ __forceinline__ OwnQuery(const AttentionArgs& args, const DecodeUnit& unit) {
     const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
     const int group = args.heads / args.kv_heads, head = lane / 4;
     if (head >= group) return;
@@ -139,7 +207,7 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
 #pragma unroll
   for (int n = 0; n < kKeyTiles; ++n) {
     uint32_t b[kDimSteps][2];
-    Kv::load_keys(b, shared_rows<Kv>(stage, Tile::kStepKeys), 8 * n, lane);
+    Kv::load_keys(b, stage, 8 * n, lane);
     float d[4] = {};
 #pragma unroll
     for (int s = 0; s < kDimSteps; ++s) Kv::mma(d, q[s], b[s]);
@@ -181,7 +249,7 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
 #pragma unroll
     for (int quad = 0; quad < kDimTiles / 4; ++quad) {
       uint32_t b[4][2];
-      Kv::load_values(b, shared_rows<Kv>(stage + rows_bytes<Kv>(Tile::kStepKeys), Tile::kStepKeys), 8 * n, quad, lane);
+      Kv::load_values(b, stage + rows_bytes<Kv>(Tile::kStepKeys), 8 * n, quad, lane);
 #pragma unroll
       for (int j = 0; j < 4; ++j) Kv::mma(state.out[4 * quad + j], p, b[j]);
     }
@@ -192,7 +260,7 @@ __device__ void add_step(uint32_t stage, int first, int last, const uint32_t (&q
 template <class Tile>
 struct DecodeSteps {
   using Kv = typename Tile::Kv;
-  const FlashArgs& args;
+  const AttentionArgs& args;
   const int32_t* pages;  // of the token's row
   KeyRange keys;         // of the chunk
   int old;               // the last key that is older than this step
@@ -200,7 +268,7 @@ struct DecodeSteps {
   int lane, warp;
   int ids[2] = {};  // pages of the warp's next 32 steps, one per lane: of a step's first and last key
 
-  __device__ DecodeSteps(const FlashArgs& a, const DecodeUnit& unit, uint32_t rings)
+  __device__ DecodeSteps(const AttentionArgs& a, const DecodeUnit& unit, uint32_t rings)
       : args(a),
         pages(a.pages + int64_t{unit.row} * a.pages_per_row),
         keys(unit.keys()),
@@ -232,28 +300,13 @@ struct DecodeSteps {
       const bool is_new = key > old && key <= keys.last;
       if (which != Keys::kAll && is_new != (which == Keys::kNew)) continue;
       const int64_t page = key / kPageTokens != first / kPageTokens ? far : near;
-      const RowPlace row =
-          place_of<Kv>(((page * args.kv_heads + head) * kPageTokens + key % kPageTokens) * kHeadDim, kHeadDim);
-      const int64_t byte = row.code + at % Kv::kChunks * 16;
+      const int64_t row = (page * args.kv_heads + head) * kPageTokens + key % kPageTokens;
+      const int64_t byte = Kv::code_bytes(row * kHeadDim) + at % Kv::kChunks * 16;
       const auto fill = key <= keys.last ? ptx::Fill::kCopy : ptx::Fill::kZero;
       const uint32_t place = stage(i) + Kv::chunk_at(slot, at % Kv::kChunks);
-      ptx::async_copy16(place, static_cast<const uint8_t*>(args.keys) + byte, fill);
-      ptx::async_copy16(place + rows_bytes<Kv>(Tile::kStepKeys), static_cast<const uint8_t*>(args.values) + byte, fill);
-      if (at % Kv::kChunks == 0) copy_scales(row, stage(i), slot, fill);
-    }
-  }
-  // Copies the scales of a key and its value through registers: they do not come in pieces of 16 bytes of a row.
-  __device__ __forceinline__ void copy_scales(const RowPlace& row, uint32_t to, int slot, ptx::Fill fill) const {
-    constexpr int kBytes = rows_scale_bytes<Kv>(1);
-    static_assert(kBytes % 2 == 0);
-    for (const void* all : {args.keys, args.values}) {
-#pragma unroll
-      for (int byte = 0; byte < kBytes; byte += 2) {
-        const auto* from = reinterpret_cast<const uint16_t*>(static_cast<const uint8_t*>(all) + row.scale + byte);
-        ptx::store_shared2(shared_rows<Kv>(to, Tile::kStepKeys).scales + static_cast<uint32_t>(slot * kBytes + byte),
-                           fill == ptx::Fill::kCopy ? *from : uint16_t{0});
-      }
-      to += static_cast<uint32_t>(rows_bytes<Kv>(Tile::kStepKeys));
+      ptx::async_copy16(place, static_cast<const uint8_t*>(args.kv.keys) + byte, fill);
+      ptx::async_copy16(place + rows_bytes<Kv>(Tile::kStepKeys), static_cast<const uint8_t*>(args.kv.values) + byte,
+                        fill);
     }
   }
   // All of step i; always a group, so that counts stay true.
@@ -267,7 +320,7 @@ struct DecodeSteps {
 // The warp's steps of the unit's keys. Waits for the kernel before. What it copies sooner is there: earlier steps wrote
 // it, and a step's first kernel (embed), which is not chained, starts when all of them have ended.
 template <class Tile>
-__device__ void walk_keys(const FlashArgs& args, const DecodeUnit& unit, uint32_t rings, DecodeState& state) {
+__device__ void walk_keys(const AttentionArgs& args, const DecodeUnit& unit, uint32_t rings, DecodeState& state) {
   using Keys = typename DecodeSteps<Tile>::Keys;
   DecodeSteps<Tile> steps(args, unit, rings);
   constexpr int kAhead = Tile::kStages - 1;
@@ -333,7 +386,7 @@ __device__ DecodePart<Tile::kDims> merge_warps(float* shared, const DecodeState&
 }
 
 // True in all threads of the CTA that is the last of its token and kv head to come here; it sees the others' parts.
-__device__ inline bool is_last(const FlashArgs& args, const DecodeUnit& unit, int* shared) {
+__device__ inline bool is_last(const AttentionArgs& args, const DecodeUnit& unit, int* shared) {
   __syncthreads();
   if (threadIdx.x == 0) {
     int* finished = args.finished + static_cast<int>(blockIdx.x) * max_split_units(args.target) + unit.first_partial;
@@ -346,7 +399,7 @@ __device__ inline bool is_last(const FlashArgs& args, const DecodeUnit& unit, in
 
 // The result of a warp that has seen all keys, from its registers.
 template <class Kv>
-__device__ void store_alone(const FlashArgs& args, const DecodeUnit& unit, const DecodeState& state) {
+__device__ void store_alone(const AttentionArgs& args, const DecodeUnit& unit, const DecodeState& state) {
   const int group = args.heads / args.kv_heads, head = static_cast<int>(threadIdx.x) / 4;
   const int query_head = static_cast<int>(blockIdx.x) * group + head;
   float sum = state.sum + __shfl_xor_sync(kWholeWarp, state.sum, 1);
@@ -366,7 +419,7 @@ __device__ void store_alone(const FlashArgs& args, const DecodeUnit& unit, const
 // Columns k to k + kDims - 1 of the result in MXFP8, which neighbour lanes go on with: blocks of 32. All lanes of the
 // warp together.
 template <int kDims>
-__device__ __forceinline__ void store_codes(const FlashArgs& args, bool mine, int64_t token, int k,
+__device__ __forceinline__ void store_codes(const AttentionArgs& args, bool mine, int64_t token, int k,
                                             const float (&x)[kDims]) {
   constexpr MxFormat kElement = MxFormat::kMxfp8E4m3;
   float most = 0;
@@ -386,7 +439,7 @@ __device__ __forceinline__ void store_codes(const FlashArgs& args, bool mine, in
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtasPerSm)
-    any_attend_decode(const __grid_constant__ FlashArgs args) {
+    any_attend_decode(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const int tid = static_cast<int>(threadIdx.x);
   const int head = tid / (kHeadDim / Tile::kDims), dim = tid % (kHeadDim / Tile::kDims) * Tile::kDims;

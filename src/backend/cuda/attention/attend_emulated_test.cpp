@@ -8,7 +8,6 @@
 #include "backend/cuda/attention/attend_fp8.cuh"
 #include "backend/cuda/attention/attend_prefill.cuh"
 #include "backend/cuda/testing/attend.h"
-#include "backend/cuda/testing/half_byte.cuh"
 #include "backend/cuda/arch/sm90/attend.cuh"
 #include "backend/cuda/emulation/scalar_mx.h"
 
@@ -22,7 +21,7 @@ namespace {
 
 // The decode kernel of a plan.
 template <class Kv>
-void emulate_decode(const emulation::Launch& launch, const FlashArgs& args, const DecodePlan& plan) {
+void emulate_decode(const emulation::Launch& launch, const AttentionArgs& args, const DecodePlan& plan) {
   const auto run = [&](auto tile) {
     ASSERT_EQ(plan.smem_bytes, decltype(tile)::kSharedBytes);
     ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<decltype(tile)>(args); }), "");
@@ -50,13 +49,13 @@ struct Attempt {
   std::vector<float> partials;
   std::vector<int> finished;
   AttendShares shares;
-  GemmInput rounded;  // FlashArgs
+  GemmInput rounded;  // AttentionArgs
 
   explicit Attempt(AttendFixture& fixture, int tile_tokens = kPrefillTokens) : f(fixture) {
     share_tokens(f.rows, shares, tile_tokens);
   }
 
-  [[nodiscard]] FlashArgs args(bool with_sinks) {
+  [[nodiscard]] AttentionArgs args(bool with_sinks) {
     return {.q = q.data(),
             .out = out.data(),
             .rounded = rounded,
@@ -64,8 +63,7 @@ struct Attempt {
             .token_row = f.token_row.data(),
             .positions = f.positions.data(),
             .pages = f.pages.data(),
-            .keys = keys.data(),
-            .values = values.data(),
+            .kv = {keys.data(), values.data(), f.held.type.dtype},
             .pages_per_row = f.pages_per_row,
             .heads = f.shape.heads,
             .kv_heads = f.shape.kv_heads,
@@ -79,7 +77,7 @@ struct Attempt {
     const DecodeScratch scratch = decode_scratch(plan.target, f.shape.kv_heads);
     partials.assign(static_cast<size_t>(scratch.floats), std::nanf(""));
     finished.assign(static_cast<size_t>(scratch.counters), 0);
-    FlashArgs a = args(with_sinks);
+    AttentionArgs a = args(with_sinks);
     a.decode_tokens = shares.decode.data();
     a.decode_count = shape.tokens;
     a.target = plan.target;
@@ -104,7 +102,7 @@ struct Attempt {
 
   template <class Tile, class Body>
   void tiles(bool with_sinks, const Body& body) {
-    FlashArgs a = args(with_sinks);
+    AttentionArgs a = args(with_sinks);
     a.tiles = shares.prefill.data();
     a.tile_count = static_cast<int>(shares.prefill.size());
     const emulation::Launch launch{
@@ -114,16 +112,16 @@ struct Attempt {
   template <class Kv>
   void prefill(bool with_sinks) {
     using Tile = PrefillTile<Kv>;
-    tiles<Tile>(with_sinks, [](const FlashArgs& a) { any_attend_prefill<Tile>(a); });
+    tiles<Tile>(with_sinks, [](const AttentionArgs& a) { any_attend_prefill<Tile>(a); });
   }
   template <class Products>
   void prefill_fp8(bool with_sinks) {
     using Tile = Fp8Tile<Products>;
-    tiles<Tile>(with_sinks, [](const FlashArgs& a) { any_attend_prefill_fp8<Tile>(a); });
+    tiles<Tile>(with_sinks, [](const AttentionArgs& a) { any_attend_prefill_fp8<Tile>(a); });
   }
 
   void wgmma_prefill(bool with_sinks) {
-    FlashArgs a = args(with_sinks);
+    AttentionArgs a = args(with_sinks);
     a.tiles = shares.prefill.data();
     a.tile_count = static_cast<int>(shares.prefill.size());
     using Tile = WgmmaAttend;
@@ -181,10 +179,7 @@ void check_fp8(const AttendFixture& f, const std::vector<float>& out, bool with_
 
 template <class Kv>
 const TestPages& pages_of() {
-  if constexpr (std::is_same_v<Kv, HalfBytePageRow>)
-    return kHalfBytePages;
-  else
-    return Kv::kType == KvDtype::kBf16 ? kBf16Pages : Kv::kType == KvDtype::kE4m3 ? kE4m3Pages : kF32Pages;
+  return std::is_same_v<Kv, KvBf16> ? kBf16Pages : std::is_same_v<Kv, PageRow<KvDtype::kF32>> ? kF32Pages : kE4m3Pages;
 }
 
 template <class Kv>
@@ -418,18 +413,6 @@ TEST(attend_emulated, e4m3_pages_move_the_result_by_a_few_percent) {
   EXPECT_GT(std::sqrt(difference / size), 0.01);
 }
 
-TEST(attend_emulated, decode_of_half_byte_pages_is_the_exact_sum) {
-  const std::vector<AttendSequence> edges = {{1, 1},  {2, 1},   {31, 3},  {33, 2},  {64, 1},
-                                             {65, 1}, {127, 1}, {129, 3}, {130, 1}, {257, 2}};
-  for (const int window : {0, 128, 1}) check_decode<HalfBytePageRow>({8, 1, 64}, window, edges, true);
-  check_decode<HalfBytePageRow>({6, 2, 64}, 128, {{200, 1}, {12, 1}}, false);
-  check_decode<HalfBytePageRow>({8, 1, 64}, 0, {{1337, 1}, {70, 1}}, true);
-  std::vector<AttendSequence> many(14, {9, 1});
-  many[3] = {700, 1};
-  check_decode<HalfBytePageRow>({6, 2, 64}, 0, many, false);  // lone warps
-  for (const int context : {1, 8, 66, 200}) check_newest_first<HalfBytePageRow>(context, 128);
-}
-
 // The general kernel: every type, rows of any length.
 template <class Kv>
 void check_any(const AttendShape& shape, int window, const std::vector<AttendSequence>& sequences) {
@@ -439,19 +422,19 @@ void check_any(const AttendShape& shape, int window, const std::vector<AttendSeq
   std::vector<uint8_t> keys = f.page_bytes(f.keys), values = f.page_bytes(f.values);
   std::vector<float> out(f.q.size(), std::nanf(""));
   const auto tokens = static_cast<int>(f.positions.size());
-  const Attend::Args args{.q = f.q.data(),
-                          .out = out.data(),
-                          .sinks = f.sinks.data(),
-                          .token_row = f.token_row.data(),
-                          .positions = f.positions.data(),
-                          .pages = f.pages.data(),
-                          .kv = {keys.data(), values.data(), f.held.type.dtype},
-                          .pages_per_row = f.pages_per_row,
-                          .tokens = tokens,
-                          .heads = shape.heads,
-                          .kv_heads = shape.kv_heads,
-                          .head_dim = shape.head_dim,
-                          .window = window};
+  const AttentionArgs args{.q = f.q.data(),
+                           .out = out.data(),
+                           .sinks = f.sinks.data(),
+                           .token_row = f.token_row.data(),
+                           .positions = f.positions.data(),
+                           .pages = f.pages.data(),
+                           .kv = {keys.data(), values.data(), f.held.type.dtype},
+                           .pages_per_row = f.pages_per_row,
+                           .heads = shape.heads,
+                           .kv_heads = shape.kv_heads,
+                           .window = window,
+                           .head_dim = shape.head_dim,
+                           .decode_count = tokens};
   const emulation::Launch launch{
       .grid = shape.heads, .threads = kAttendWarps * kWarpLanes, .grid_y = tokens, .predecessor = {}};
   ASSERT_EQ(emulation::run(launch,
@@ -476,12 +459,9 @@ TEST(attend_emulated, the_general_kernel_takes_pages_of_every_type) {
     check_any<KvBf16>({4, 2, 64}, window, rows);
     check_any<KvE4m3>({4, 2, 64}, window, rows);
     check_any<PageRow<KvDtype::kF32>>({4, 2, 64}, window, rows);
-    check_any<HalfBytePageRow>({4, 2, 64}, window, rows);
   }
   check_any<KvE4m3>({2, 1, 24}, 0, {{80, 2}});
   check_any<KvBf16>({2, 1, 80}, 0, {{80, 2}});
-  check_any<HalfBytePageRow>({2, 1, 32}, 0, {{80, 2}});
-  check_any<HalfBytePageRow>({2, 2, 128}, 0, {{80, 2}});
 }
 
 TEST(attend_emulated, a_huge_sink_leaves_almost_nothing) {

@@ -25,14 +25,13 @@ class AttendFlash : public CudaTest {
   [[nodiscard]] static bool on_hopper() {
     int major = 0;
     cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    return major == 9 && sm90_attend_serves(KvDtype::kBf16);
+    return major == 9 && sm90_is_built();
   }
 
   // Runs the step twice; the bits must agree. hopper: on its prefill kernel.
   std::vector<float> run(const AttendFixture& f, bool sinks, bool hopper, bool fp8 = false) {
     AttendShares shares;
     share_tokens(f.rows, shares, hopper ? kSm90PrefillTokens : kPrefillTokens);
-    const KvDtype type = f.held.type.dtype;
     const DecodeShape shape{static_cast<int>(shares.decode.size()), f.shape.kv_heads,
                             static_cast<int>(row_bytes(f.held.type, kHeadDim)), f.window};
     const DecodePlan plan = plan_decode(shape, device());
@@ -43,31 +42,29 @@ class AttendFlash : public CudaTest {
     const DeviceArray<int32_t> row(f.token_row), positions(f.positions), pages(f.pages), decode(shares.decode);
     const DeviceArray<int32_t> finished(std::vector<int32_t>(static_cast<size_t>(scratch.counters), 0));
     const DeviceArray<AttendTile> tiles(shares.prefill);
-    FlashArgs args{.q = q.get(),
-                   .out = out.get(),
-                   .sinks = sinks ? on_sinks.get() : nullptr,
-                   .token_row = row.get(),
-                   .positions = positions.get(),
-                   .pages = pages.get(),
-                   .keys = keys.get(),
-                   .values = values.get(),
-                   .pages_per_row = f.pages_per_row,
-                   .heads = f.shape.heads,
-                   .kv_heads = f.shape.kv_heads,
-                   .window = f.window,
-                   .fp8 = fp8,
-                   .decode_tokens = decode.get(),
-                   .decode_count = shape.tokens,
-                   .target = plan.target,
-                   .partials = partials.get(),
-                   .finished = finished.get(),
-                   .tiles = tiles.get(),
-                   .tile_count = static_cast<int>(shares.prefill.size()),
-                   .ctas = std::min(static_cast<int>(std::ssize(shares.prefill)) * f.shape.kv_heads, 5)};
+    AttentionArgs args{.q = q.get(),
+                       .out = out.get(),
+                       .sinks = sinks ? on_sinks.get() : nullptr,
+                       .token_row = row.get(),
+                       .positions = positions.get(),
+                       .pages = pages.get(),
+                       .kv = {keys.get(), values.get(), f.held.type.dtype},
+                       .pages_per_row = f.pages_per_row,
+                       .heads = f.shape.heads,
+                       .kv_heads = f.shape.kv_heads,
+                       .window = f.window,
+                       .fp8 = fp8,
+                       .decode_tokens = decode.get(),
+                       .decode_count = shape.tokens,
+                       .target = plan.target,
+                       .partials = partials.get(),
+                       .finished = finished.get(),
+                       .tiles = tiles.get(),
+                       .tile_count = static_cast<int>(shares.prefill.size()),
+                       .ctas = std::min(static_cast<int>(std::ssize(shares.prefill)) * f.shape.kv_heads, 5)};
     const auto launch = [&] {
-      if (!shares.decode.empty()) AttendDecode::launch(args, type, plan, on_);
-      if (!shares.prefill.empty())
-        hopper ? Sm90AttendPrefill::launch(args, type, on_) : AttendPrefill::launch(args, type, on_);
+      if (!shares.decode.empty()) AttendDecode::launch(args, plan, on_);
+      if (!shares.prefill.empty()) hopper ? Sm90AttendPrefill::launch(args, on_) : AttendPrefill::launch(args, on_);
     };
     const auto once = [&] {
       cuda_check(cudaMemset(out.get(), 0xff, f.q.size() * sizeof(float)));
@@ -211,24 +208,28 @@ TEST_F(AttendFlash, a_huge_sink_leaves_almost_nothing) {
 
 TEST_F(AttendFlash, refuses_shapes_and_pages_that_it_does_not_take) {
   const DecodePlan plan = plan_decode({1, 1, 128}, device());
-  const auto decode = [&](FlashArgs args, KvDtype type) { AttendDecode::launch(args, type, plan, on_); };
-  const FlashArgs good{.heads = 8, .kv_heads = 1, .decode_count = 1, .target = plan.target};
-  EXPECT_THROW(decode(good, KvDtype::kF32), Error);
-  FlashArgs bad = good;
+  const auto of = [](AttentionArgs args, KvDtype type) {
+    args.kv.type = type;
+    return args;
+  };
+  const auto decode = [&](const AttentionArgs& args) { AttendDecode::launch(args, plan, on_); };
+  const AttentionArgs good{.heads = 8, .kv_heads = 1, .decode_count = 1, .target = plan.target};
+  EXPECT_THROW(decode(of(good, KvDtype::kF32)), Error);
+  AttentionArgs bad = good;
   bad.heads = 9;
-  EXPECT_THROW(decode(bad, KvDtype::kBf16), Error);
+  EXPECT_THROW(decode(bad), Error);
   bad = good;
   bad.decode_count = 0;
-  EXPECT_THROW(decode(bad, KvDtype::kBf16), Error);
-  EXPECT_THROW(AttendPrefill::launch(good, KvDtype::kBf16, on_), Error);
-  EXPECT_THROW(Sm90AttendPrefill::launch(good, KvDtype::kE4m3, on_), Error);
-  FlashArgs fp8 = good;
+  EXPECT_THROW(decode(bad), Error);
+  EXPECT_THROW(AttendPrefill::launch(good, on_), Error);
+  EXPECT_THROW(Sm90AttendPrefill::launch(of(good, KvDtype::kE4m3), on_), Error);
+  AttentionArgs fp8 = good;
   fp8.fp8 = true;
-  EXPECT_THROW(decode(fp8, KvDtype::kBf16), Error);
+  EXPECT_THROW(decode(fp8), Error);
   fp8.tile_count = 1;
-  EXPECT_THROW(AttendPrefill::launch(fp8, KvDtype::kBf16, on_), Error);
-  EXPECT_THROW(Sm121AttendPrefill::launch(fp8, KvDtype::kBf16, on_), Error);
-  EXPECT_THROW(Sm90AttendPrefill::launch(good, KvDtype::kBf16, on_), Error);
+  EXPECT_THROW(AttendPrefill::launch(fp8, on_), Error);
+  EXPECT_THROW(Sm121AttendPrefill::launch(fp8, on_), Error);
+  EXPECT_THROW(Sm90AttendPrefill::launch(good, on_), Error);
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ __device__ __forceinline__ uint32_t pack_four(float a, float b, float c, float d
   return ptx::pack_e4m3(a, b) | ptx::pack_e4m3(c, d) << 16;
 }
 
-__device__ inline void load_fp8_queries(const FlashArgs& args, const AttendTile& tile, const PrefillRows& rows,
+__device__ inline void load_fp8_queries(const AttentionArgs& args, const AttendTile& tile, const PrefillRows& rows,
                                         uint32_t (&q)[kFp8DimSteps][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
   const int group = args.heads / args.kv_heads, head = lane / 4;
@@ -118,8 +118,8 @@ __device__ __forceinline__ void load_fp8_values(uint32_t values, int chunk, uint
 }
 
 template <class Tile>
-__device__ __forceinline__ void add_page(const FlashArgs& args, const AttendTile& tile, uint32_t stage, int first_key,
-                                         const uint32_t (&q)[Tile::kRowTiles][kFp8DimSteps][4],
+__device__ __forceinline__ void add_page(const AttentionArgs& args, const AttendTile& tile, uint32_t stage,
+                                         int first_key, const uint32_t (&q)[Tile::kRowTiles][kFp8DimSteps][4],
                                          PrefillState (&state)[Tile::kRowTiles]) {
   using Kv = typename Tile::Kv;
   using Products = typename Tile::Products;
@@ -179,7 +179,7 @@ __device__ __forceinline__ void add_page(const FlashArgs& args, const AttendTile
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
-    any_attend_prefill_fp8(const __grid_constant__ FlashArgs args) {
+    any_attend_prefill_fp8(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();

@@ -8,14 +8,6 @@
 
 namespace nibble::backend::cuda {
 
-const PageType& page_type(KvDtype type) {
-  for (const PageType& pages : kPageTypes)
-    if (pages.dtype == type) return pages;
-  require_taken(type_of(type), BackendKind::kCuda);
-  check(false, "kPageTypes has every type of cuda's");
-  return kPageTypes[0];
-}
-
 namespace {
 
 constexpr int kReservedBytes = 1024;  // of shared memory, by the system, per CTA

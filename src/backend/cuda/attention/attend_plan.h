@@ -8,32 +8,11 @@
 #include "backend/cuda/launch/launch.h"
 #include "base/dtype.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace nibble::backend::cuda {
-
-// Any shape.
-struct Attend {
-  static constexpr PageKernel kNames{"any_attend"};
-  struct Args {
-    const float* q = nullptr;     // [tokens, heads, head_dim]
-    float* out = nullptr;         // [tokens, heads, head_dim]
-    GemmInput rounded{};          // [tokens, heads * head_dim]: of attend_plan.h, instead of out, where it is given
-    const Bf16* sinks = nullptr;  // [heads]; may be none
-    const int32_t* token_row = nullptr;  // [tokens] the row of the page table
-    const int32_t* positions = nullptr;  // [tokens] each sees the keys up to its own
-    const int32_t* pages = nullptr;      // [rows, pages_per_row]
-    KvPages kv;
-    int pages_per_row = 0;
-    int tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;
-    int window = 0;  // keys seen, the own included; 0: all
-  };
-  static void launch(const Args& args, const Launch& on);
-};
 
 inline constexpr int kHeadDim = 64;            // the only one that the kernels on tensor cores take
 inline constexpr int kGroupHeads = 8;          // most query heads of a kv head: they share a tile of an mma
@@ -111,27 +90,26 @@ struct BlockSpan {
   return {idx * each + (idx < more ? idx : more), each + (idx < more ? 1 : 0)};
 }
 
-// For both kernels; device memory. head_dim is kHeadDim. A token sees the keys of its row up to its own position, at
-// most `window` of them (0: all). keys, values: as KvPages says, 16-byte
-// aligned; what no visible position names may hold anything, and is not read into a sum.
-struct FlashArgs {
-  const float* q = nullptr;            // [tokens, heads, kHeadDim]
-  float* out = nullptr;                // [tokens, heads, kHeadDim]
-  GemmInput rounded{};                 // [tokens, heads * kHeadDim], instead of out, where it is given
+// Of all kernels; device memory. A token sees the keys of its row up to its own position, at most `window` of them (0:
+// all). Pages are 16-byte aligned; what no visible position names may hold anything, and is not read into a sum.
+struct AttentionArgs {
+  const float* q = nullptr;            // [tokens, heads, head_dim]
+  float* out = nullptr;                // [tokens, heads, head_dim]
+  GemmInput rounded{};                 // [tokens, heads * head_dim], instead of out, where it is given; not by Attend
   const Bf16* sinks = nullptr;         // [heads]; may be none
   const int32_t* token_row = nullptr;  // [tokens] the row of the page table
   const int32_t* positions = nullptr;  // [tokens]
   const int32_t* pages = nullptr;      // [rows, pages_per_row]
-  const void* keys = nullptr;
-  const void* values = nullptr;
+  KvPages kv;
   int pages_per_row = 0, heads = 0, kv_heads = 0, window = 0;
-  bool fp8 = false;  // queries and weights are rounded (backend/kv_dtype.h); pages are e4m3
-  // Decode kernel
+  bool fp8 = false;         // queries and weights are rounded (backend/kv_dtype.h); pages are e4m3
+  int head_dim = kHeadDim;  // another one by Attend alone
+  // Token by token
   const int32_t* decode_tokens = nullptr;  // [decode_count]; none: 0, 1, …
-  int decode_count = 0;
-  int target = 0;             // DecodePlan
-  float* partials = nullptr;  // DecodeScratch floats
-  int* finished = nullptr;    // DecodeScratch counters; zero before a launch and after it
+  int decode_count = 0;                    // Attend: all of the step's
+  int target = 0;                          // DecodePlan
+  float* partials = nullptr;               // DecodeScratch floats
+  int* finished = nullptr;                 // DecodeScratch counters; zero before a launch and after it
   // Prefill kernel
   const AttendTile* tiles = nullptr;
   int tile_count = 0;
@@ -146,7 +124,7 @@ struct DecodePlan : Plan {
 struct DecodeShape {
   int tokens = 0, kv_heads = 0;
   int row_bytes = 0;  // of a key or a value
-  int window = 0;     // FlashArgs
+  int window = 0;     // AttentionArgs
 };
 [[nodiscard]] DecodePlan plan_decode(const DecodeShape& shape, const PlanDevice& device);
 // The largest target of any step.
@@ -166,15 +144,20 @@ struct DecodeScratch {
 // Whether the kernels take these shapes; the launchers throw Error(kUnsupported) where this is false.
 [[nodiscard]] constexpr bool flash_serves(int64_t heads, int64_t kv_heads, int64_t head_dim, KvDtype type) {
   return head_dim == kHeadDim && kv_heads > 0 && heads % kv_heads == 0 && heads / kv_heads <= kGroupHeads &&
-         std::ranges::any_of(kPageTypes, [&](const PageType& t) { return t.dtype == type && t.decode; });
+         on_tensor_cores(type);
 }
 
+// Any shape, without tensor cores.
+struct Attend {
+  static constexpr PageKernel kNames{"any_attend"};
+  static void launch(const AttentionArgs& args, const Launch& on);
+};
 // Token by token: args.decode_count tokens. REQUIRES args.target and scratch as plan_decode and decode_scratch say.
 struct AttendDecode {
   [[nodiscard]] static constexpr Kernel name(KvDtype type, bool fp8) {
     return fp8 ? Kernel{"any_attend_decode<e4m3, fp8>"} : kNames.of(type);
   }
-  static void launch(const FlashArgs& args, KvDtype type, const DecodePlan& plan, const Launch& on);
+  static void launch(const AttentionArgs& args, const DecodePlan& plan, const Launch& on);
 
  private:
   static constexpr PageKernel kNames{"any_attend_decode"};
@@ -184,7 +167,7 @@ struct AttendPrefill {
   [[nodiscard]] static constexpr Kernel name(KvDtype type, bool fp8) {
     return fp8 ? Kernel{"any_attend_prefill_fp8<mma>"} : kNames.of(type);
   }
-  static void launch(const FlashArgs& args, KvDtype type, const Launch& on);
+  static void launch(const AttentionArgs& args, const Launch& on);
 
  private:
   static constexpr PageKernel kNames{"any_attend_prefill"};

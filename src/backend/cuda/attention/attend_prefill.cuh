@@ -1,7 +1,7 @@
 #pragma once
 // attend_prefill: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tiles of 16 tokens of a row, whose keys may
 // have come in earlier steps                                                               source: torch/model.py sdpa
-// args: attend_plan.h FlashArgs     keys, values as PageRow says     q f32, out f32, rounded or in codes of MXFP8
+// args: attend_plan.h AttentionArgs     keys, values as PageRow says     q f32, out f32, rounded or in codes of MXFP8
 // grid one CTA of 4 warps per (tile, kv head), the longest tiles first; 3 stages of one page of 64 keys by cp.async,
 //      shared by all warps; pages behind every window are skipped, masks are computed at the edges only
 // mma  m16n8k16, rows = (token, query head of the kv head): a warp has 4 tokens x 8 heads in two tiles, so that each
@@ -49,7 +49,7 @@ struct PrefillRows {
 };
 
 template <class Tile>
-__device__ PrefillRows rows_of(const FlashArgs& args, const AttendTile& tile, int row_tile) {
+__device__ PrefillRows rows_of(const AttentionArgs& args, const AttendTile& tile, int row_tile) {
   const int warp = static_cast<int>(threadIdx.x) / kAttendLanes;
   PrefillRows rows;
   rows.kv_head = static_cast<int>(blockIdx.y);
@@ -61,7 +61,7 @@ __device__ PrefillRows rows_of(const FlashArgs& args, const AttendTile& tile, in
 }
 
 template <class Kv>
-__device__ void load_queries(const FlashArgs& args, const AttendTile& tile, const PrefillRows& rows,
+__device__ void load_queries(const AttentionArgs& args, const AttendTile& tile, const PrefillRows& rows,
                              uint32_t (&q)[kDimSteps][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
   const int group = args.heads / args.kv_heads, head = lane / 4;
@@ -132,7 +132,7 @@ __device__ __forceinline__ void rescale(PrefillState& state, const float (&shrin
 
 // Hides what the rows of a row tile do not see of the keys from first_key on.
 template <class Tile>
-__device__ void hide(const FlashArgs& args, const AttendTile& tile, int row_tile, int first_key,
+__device__ void hide(const AttentionArgs& args, const AttendTile& tile, int row_tile, int first_key,
                      float (&score)[Tile::kKeyTiles][4]) {
   const PrefillRows rows = rows_of<Tile>(args, tile, row_tile);
 #pragma unroll
@@ -148,7 +148,7 @@ __device__ void hide(const FlashArgs& args, const AttendTile& tile, int row_tile
 
 // Adds kStepKeys keys of a page to both row tiles: those from first_key on.
 template <class Tile>
-__device__ void add_keys(const FlashArgs& args, const AttendTile& tile, uint32_t stage, int first_key,
+__device__ void add_keys(const AttentionArgs& args, const AttendTile& tile, uint32_t stage, int first_key,
                          const uint32_t (&q)[Tile::kRowTiles][kDimSteps][4], PrefillState (&state)[Tile::kRowTiles]) {
   const int from = first_key % kPageTokens;
   using Kv = typename Tile::Kv;
@@ -157,7 +157,7 @@ __device__ void add_keys(const FlashArgs& args, const AttendTile& tile, uint32_t
 #pragma unroll
   for (int n = 0; n < Tile::kKeyTiles; ++n) {
     uint32_t b[kDimSteps][2];
-    Kv::load_keys(b, shared_rows<Kv>(stage, kPageTokens), from + 8 * n, lane);
+    Kv::load_keys(b, stage, from + 8 * n, lane);
 #pragma unroll
     for (int s = 0; s < kDimSteps; ++s) {
 #pragma unroll
@@ -188,7 +188,7 @@ __device__ void add_keys(const FlashArgs& args, const AttendTile& tile, uint32_t
 #pragma unroll
     for (int quad = 0; quad < kDimTiles / 4; ++quad) {
       uint32_t b[4][2];
-      Kv::load_values(b, shared_rows<Kv>(stage + rows_bytes<Kv>(kPageTokens), kPageTokens), from + 8 * n, quad, lane);
+      Kv::load_values(b, stage + rows_bytes<Kv>(kPageTokens), from + 8 * n, quad, lane);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
 #pragma unroll
@@ -199,7 +199,7 @@ __device__ void add_keys(const FlashArgs& args, const AttendTile& tile, uint32_t
 }
 
 template <class Kv>
-__device__ void store_rows(const FlashArgs& args, const AttendTile& tile, const PrefillRows& rows,
+__device__ void store_rows(const AttentionArgs& args, const AttendTile& tile, const PrefillRows& rows,
                            PrefillState& state) {
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
   const int group = args.heads / args.kv_heads, head = lane / 4;
@@ -230,7 +230,7 @@ __device__ void store_rows(const FlashArgs& args, const AttendTile& tile, const 
 // Calls add(stage, first key) for every kStepKeys keys of the pages that the tile sees, from the first on; their rows
 // are in shared memory from `ring` on.
 template <class Tile, class Add>
-__device__ __forceinline__ void walk_pages(const FlashArgs& args, const AttendTile& tile, uint32_t ring,
+__device__ __forceinline__ void walk_pages(const AttentionArgs& args, const AttendTile& tile, uint32_t ring,
                                            const Add& add) {
   using Kv = typename Tile::Kv;
   const KeyRange visible{visible_keys(tile.first_position, args.window).first, tile.first_position + tile.tokens - 1};
@@ -258,7 +258,7 @@ __device__ __forceinline__ void walk_pages(const FlashArgs& args, const AttendTi
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
-    any_attend_prefill(const __grid_constant__ FlashArgs args) {
+    any_attend_prefill(const __grid_constant__ AttentionArgs args) {
   using Kv = typename Tile::Kv;
   extern __shared__ __align__(128) uint8_t smem[];
   ptx::grid_dependency_wait();

@@ -34,11 +34,11 @@ std::vector<float> run(const AttendFixture& f, Sinks sinks, const Launch& on) {
                   .pages = pages.get(),
                   .kv = {.keys = keys.get(), .values = values.get(), .type = f.held.type.dtype},
                   .pages_per_row = f.pages_per_row,
-                  .tokens = static_cast<int>(f.positions.size()),
                   .heads = f.shape.heads,
                   .kv_heads = f.shape.kv_heads,
+                  .window = f.window,
                   .head_dim = f.shape.head_dim,
-                  .window = f.window},
+                  .decode_count = static_cast<int>(f.positions.size())},
                  on);
   return out.host();
 }
@@ -69,7 +69,7 @@ TEST_F(AttendTest, matches_double_at_window_edges_with_and_without_sinks) {
 }
 
 TEST_F(AttendTest, refuses_a_head_dim_that_its_loads_do_not_divide) {
-  EXPECT_THROW(Attend::launch({.kv = {}, .tokens = 1, .heads = 1, .kv_heads = 1, .head_dim = 12}, on_), Error);
+  EXPECT_THROW(Attend::launch({.kv = {}, .heads = 1, .kv_heads = 1, .head_dim = 12, .decode_count = 1}, on_), Error);
 }
 
 }  // namespace

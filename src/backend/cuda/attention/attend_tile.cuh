@@ -20,7 +20,7 @@ __device__ __forceinline__ float2 load_pair(const float* from) { return *reinter
 // A head's result: those dimensions of it that an mma leaves the lane, of its row lane / 4 or the one 8 below. All
 // lanes of the warp together; a quad whose row is not asked for is not `mine`.
 template <class Kv>
-__device__ __forceinline__ void store_head(const FlashArgs& args, bool mine, int64_t token, int query_head,
+__device__ __forceinline__ void store_head(const AttentionArgs& args, bool mine, int64_t token, int query_head,
                                            const float (&out)[kDimTiles][2]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   constexpr bool kPairs = Kv::out_dim(0, 0, 1) == 1;  // a tile's two are neighbours
@@ -90,12 +90,11 @@ struct AttendCopy {
 // Keys, then values. `row`: first's row among all pages' rows. What lies outside `visible` becomes zero: perhaps
 // nobody has written it.
 template <class Kv, int kKeys>
-__device__ __forceinline__ void copy_keys(const FlashArgs& args, int64_t row, const KeyRange& visible,
+__device__ __forceinline__ void copy_keys(const AttentionArgs& args, int64_t row, const KeyRange& visible,
                                           const AttendCopy& to) {
   static_assert(kPageTokens % kKeys == 0, "the keys lie in one page");
-  static_assert(Kv::kAlone, "no scales are copied");
-  const auto* keys = static_cast<const uint8_t*>(args.keys) + row * rows_bytes<Kv>(1);
-  const auto* values = static_cast<const uint8_t*>(args.values) + row * rows_bytes<Kv>(1);
+  const auto* keys = static_cast<const uint8_t*>(args.kv.keys) + row * rows_bytes<Kv>(1);
+  const auto* values = static_cast<const uint8_t*>(args.kv.values) + row * rows_bytes<Kv>(1);
 #pragma unroll 4
   for (int at = to.own; at < kKeys * Kv::kChunks; at += to.threads) {
     const int key = at / Kv::kChunks;

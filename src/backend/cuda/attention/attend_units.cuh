@@ -28,7 +28,7 @@ struct DecodeUnit {
 struct DecodeEntry {
   int token = 0, row = 0;
   KeyRange visible{0, -1};
-  __device__ DecodeEntry(const FlashArgs& args, int entry) {
+  __device__ DecodeEntry(const AttentionArgs& args, int entry) {
     if (entry >= args.decode_count) return;
     token = args.decode_tokens == nullptr ? entry : args.decode_tokens[entry];
     row = args.token_row[token];
@@ -45,7 +45,7 @@ __device__ __forceinline__ int count_units(int blocks, int size) {
 
 // Finds unit `wanted`. All lanes call it together. Where nobody's keys are split, unit n is token n: in a window that
 // is known, else the others' positions say so. Alone, a token needs no look at others.
-__device__ inline DecodeUnit find_unit(const FlashArgs& args, int wanted, int lane) {
+__device__ inline DecodeUnit find_unit(const AttentionArgs& args, int wanted, int lane) {
   constexpr int kUnits = (1 << kSplitShift) - 1;
   const bool alone = args.decode_count == 1;
   const DecodeEntry own(args, alone ? 0 : wanted);

@@ -1,18 +1,16 @@
 #pragma once
-// What each type of KV pages (page_types.h) is to the kernels that write and read it: one PageRow per type, and the
-// list of all. A row is a head of a token; `at` is the number of a value among all rows of the pages.
+// What each type of KV pages (page_types.h) is to the kernels that write and read it: one PageRow per type. A row is a
+// head of a token; `at` is the number of a value among all rows of the pages.
 //
-//   kAlone           a value can be stored without its neighbours; else kBlock values of a row share a Scale
-//   code_bytes       of so many values; a row's codes are whole
+//   code_bytes       of so many values
 //   load             kPiece values from `code` on
 //   value            one of the values from `codes` on
-//   store, store4    one value, where it stands alone; four
-// Types that decode or prefill takes have besides, for rows of kHeadDim:
-//   kChunks          pieces of 16 bytes of a row's codes; chunk_at: where shared memory has one
+//   store, store4    one value; four
+// Types that attention on tensor cores takes have besides, for rows of kHeadDim:
+//   kChunks          pieces of 16 bytes of a row; chunk_at: where shared memory has one
 //   step s, lane 4g + t, register half h holds dimensions query_dim(s, t, h) and + 1 of q and k
 //   column tile j, lane 4g + t, i: out_dim(j, t, i)
 //   load_keys, load_values, mma, pack, half_of    operands of mma.sync.m16n8k16 from rows in shared memory
-//   scale_of         of the largest magnitude of a block; where values do not stand alone
 
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/attention/page_types.h"
@@ -20,28 +18,16 @@
 #include "backend/cuda/ptx/shared_memory.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 
-#include <cstddef>
 #include <cstdint>
-#include <type_traits>
-#include <utility>
 
 namespace nibble::backend::cuda {
 
 inline constexpr int kDimSteps = kHeadDim / 16;  // mma steps over the dimensions of q · k
 inline constexpr int kDimTiles = kHeadDim / 8;   // column tiles of an mma over the dimensions of p · v
 
-// Keys or values of some rows in shared memory: codes, and after them scales.
-struct SharedRows {
-  uint32_t codes, scales;
-};
-
-struct NoScale {};
 // Rows of a type whose values are so many bytes each.
 template <class Code>
-struct AloneRow {
-  static constexpr bool kAlone = true;
-  static constexpr int kBlock = 1;
-  using Scale = NoScale;
+struct CodeRow {
   static constexpr int kChunks = kHeadDim * int{sizeof(Code)} / 16;
   template <class Count>
   __device__ static constexpr Count code_bytes(Count values) {
@@ -53,33 +39,29 @@ template <KvDtype kType>
 struct PageRow;
 
 template <>
-struct PageRow<KvDtype::kF32> : AloneRow<float> {
-  static constexpr KvDtype kType = KvDtype::kF32;
+struct PageRow<KvDtype::kF32> : CodeRow<float> {
   static constexpr int kPiece = 4;
 
-  __device__ static void load(const uint8_t* code, Scale /*scale*/, float (&v)[kPiece]) {
+  __device__ static void load(const uint8_t* code, float (&v)[kPiece]) {
     const float4 four = *reinterpret_cast<const float4*>(code);
     v[0] = four.x;
     v[1] = four.y;
     v[2] = four.z;
     v[3] = four.w;
   }
-  __device__ static float value(const uint8_t* codes, int at, Scale /*scale*/) {
-    return reinterpret_cast<const float*>(codes)[at];
-  }
+  __device__ static float value(const uint8_t* codes, int at) { return reinterpret_cast<const float*>(codes)[at]; }
   __device__ static void store(uint8_t* code, float value) { *reinterpret_cast<float*>(code) = value; }
-  __device__ static void store4(uint8_t* code, Scale /*scale*/, const float (&v)[4]) {
+  __device__ static void store4(uint8_t* code, const float (&v)[4]) {
     *reinterpret_cast<float4*>(code) = {v[0], v[1], v[2], v[3]};
   }
 };
 
 template <>
-struct PageRow<KvDtype::kBf16> : AloneRow<uint16_t> {
-  static constexpr KvDtype kType = KvDtype::kBf16;
+struct PageRow<KvDtype::kBf16> : CodeRow<uint16_t> {
   static constexpr int kPiece = 8;
 
   __device__ static float wide(uint32_t code) { return __uint_as_float(code << 16); }
-  __device__ static void load(const uint8_t* code, Scale /*scale*/, float (&v)[kPiece]) {
+  __device__ static void load(const uint8_t* code, float (&v)[kPiece]) {
     const uint4 eight = *reinterpret_cast<const uint4*>(code);
     const uint32_t words[] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
@@ -88,13 +70,13 @@ struct PageRow<KvDtype::kBf16> : AloneRow<uint16_t> {
       v[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
   }
-  __device__ static float value(const uint8_t* codes, int at, Scale /*scale*/) {
+  __device__ static float value(const uint8_t* codes, int at) {
     return wide(reinterpret_cast<const uint16_t*>(codes)[at]);
   }
   __device__ static void store(uint8_t* code, float value) {
     *reinterpret_cast<uint16_t*>(code) = static_cast<uint16_t>(ptx::pack_bf16(value, 0));
   }
-  __device__ static void store4(uint8_t* code, Scale /*scale*/, const float (&v)[4]) {
+  __device__ static void store4(uint8_t* code, const float (&v)[4]) {
     *reinterpret_cast<uint2*>(code) = {ptx::pack_bf16(v[0], v[1]), ptx::pack_bf16(v[2], v[3])};
   }
 
@@ -104,18 +86,18 @@ struct PageRow<KvDtype::kBf16> : AloneRow<uint16_t> {
   __device__ static int query_dim(int step, int t, int half) { return 16 * step + 2 * t + 8 * half; }
   __device__ static constexpr int out_dim(int tile, int t, int i) { return 8 * tile + 2 * t + i; }
   // b of keys [key, key + 8) for all steps.
-  __device__ static void load_keys(uint32_t (&b)[kDimSteps][2], const SharedRows& keys, int key, int lane) {
+  __device__ static void load_keys(uint32_t (&b)[kDimSteps][2], uint32_t keys, int key, int lane) {
     for (int half = 0; half < kDimSteps / 2; ++half) {
       uint32_t r[4];
-      ptx::load_matrices(r, keys.codes + chunk_at(key + lane % 8, 4 * half + lane / 8));
+      ptx::load_matrices(r, keys + chunk_at(key + lane % 8, 4 * half + lane / 8));
       for (int i = 0; i < 4; ++i) b[2 * half + i / 2][i % 2] = r[i];
     }
   }
   // b of keys [key, key + 16) for column tiles 4 * quad … 4 * quad + 3.
-  __device__ static void load_values(uint32_t (&b)[4][2], const SharedRows& values, int key, int quad, int lane) {
+  __device__ static void load_values(uint32_t (&b)[4][2], uint32_t values, int key, int quad, int lane) {
     for (int two = 0; two < 2; ++two) {
       uint32_t r[4];
-      ptx::load_matrices_transposed(r, values.codes + chunk_at(key + lane % 16, 4 * quad + 2 * two + lane / 16));
+      ptx::load_matrices_transposed(r, values + chunk_at(key + lane % 16, 4 * quad + 2 * two + lane / 16));
       for (int i = 0; i < 4; ++i) b[2 * two + i / 2][i % 2] = r[i];
     }
   }
@@ -131,11 +113,10 @@ struct PageRow<KvDtype::kBf16> : AloneRow<uint16_t> {
 // Widened exactly to f16 on the way to the mma. ldmatrix moves pairs of bytes, so a lane's dimensions are four
 // consecutive ones of sixteen.
 template <>
-struct PageRow<KvDtype::kE4m3> : AloneRow<uint8_t> {
-  static constexpr KvDtype kType = KvDtype::kE4m3;
+struct PageRow<KvDtype::kE4m3> : CodeRow<uint8_t> {
   static constexpr int kPiece = 8;
 
-  __device__ static void load(const uint8_t* code, Scale /*scale*/, float (&v)[kPiece]) {
+  __device__ static void load(const uint8_t* code, float (&v)[kPiece]) {
     const uint2 eight = *reinterpret_cast<const uint2*>(code);
     const uint32_t words[] = {eight.x, eight.y};
 #pragma unroll
@@ -145,11 +126,9 @@ struct PageRow<KvDtype::kE4m3> : AloneRow<uint8_t> {
       v[2 * i + 1] = ptx::f16_half(pair, 1);
     }
   }
-  __device__ static float value(const uint8_t* codes, int at, Scale /*scale*/) {
-    return ptx::f16_half(ptx::f16_of_e4m3(codes[at]), 0);
-  }
+  __device__ static float value(const uint8_t* codes, int at) { return ptx::f16_half(ptx::f16_of_e4m3(codes[at]), 0); }
   __device__ static void store(uint8_t* code, float value) { *code = ptx::to_e4m3(value); }
-  __device__ static void store4(uint8_t* code, Scale /*scale*/, const float (&v)[4]) {
+  __device__ static void store4(uint8_t* code, const float (&v)[4]) {
     uint32_t word = 0;
     for (int i = 0; i < 4; ++i) word |= uint32_t{ptx::to_e4m3(v[i])} << (8 * i);
     *reinterpret_cast<uint32_t*>(code) = word;
@@ -160,18 +139,18 @@ struct PageRow<KvDtype::kE4m3> : AloneRow<uint8_t> {
   }
   __device__ static int query_dim(int step, int t, int half) { return 16 * step + 4 * t + 2 * half; }
   __device__ static constexpr int out_dim(int tile, int t, int i) { return 16 * (tile / 2) + 4 * t + 2 * i + tile % 2; }
-  __device__ static void load_keys(uint32_t (&b)[kDimSteps][2], const SharedRows& keys, int key, int lane) {
+  __device__ static void load_keys(uint32_t (&b)[kDimSteps][2], uint32_t keys, int key, int lane) {
     uint32_t r[4];
-    ptx::load_matrices(r, keys.codes + chunk_at(key + lane % 8, lane / 8));
+    ptx::load_matrices(r, keys + chunk_at(key + lane % 8, lane / 8));
     for (int step = 0; step < kDimSteps; ++step) {
       b[step][0] = ptx::f16_of_e4m3(r[step] & 0xffffu);
       b[step][1] = ptx::f16_of_e4m3(r[step] >> 16);
     }
   }
   // The even one of the two tiles of a chunk holds its even dimensions.
-  __device__ static void load_values(uint32_t (&b)[4][2], const SharedRows& values, int key, int quad, int lane) {
+  __device__ static void load_values(uint32_t (&b)[4][2], uint32_t values, int key, int quad, int lane) {
     uint32_t r[4];
-    ptx::load_matrices_transposed(r, values.codes + chunk_at(key + lane % 16, 2 * quad + lane / 16));
+    ptx::load_matrices_transposed(r, values + chunk_at(key + lane % 16, 2 * quad + lane / 16));
     for (int i = 0; i < 4; ++i) {
       const uint32_t even_odd = ptx::permute_bytes(r[i], 0x3120);
       b[i / 2 * 2][i % 2] = ptx::f16_of_e4m3(even_odd & 0xffffu);
@@ -185,112 +164,17 @@ struct PageRow<KvDtype::kE4m3> : AloneRow<uint8_t> {
   __device__ static float half_of(uint32_t pair, int high) { return ptx::f16_half(pair, high); }
 };
 
-// Bytes of so many rows' codes, scales and both, of kHeadDim.
-template <class Row>
-__device__ constexpr int rows_code_bytes(int rows) {
-  return rows * Row::code_bytes(kHeadDim);
-}
-template <class Row>
-__device__ constexpr int rows_scale_bytes(int rows) {
-  return Row::kAlone ? 0 : rows * (kHeadDim / Row::kBlock) * int{sizeof(typename Row::Scale)};
-}
+// Bytes of so many rows of kHeadDim.
 template <class Row>
 __device__ constexpr int rows_bytes(int rows) {
-  return rows_code_bytes<Row>(rows) + rows_scale_bytes<Row>(rows);
-}
-template <class Row>
-__device__ constexpr SharedRows shared_rows(uint32_t at, int rows) {
-  return {at, at + static_cast<uint32_t>(rows_code_bytes<Row>(rows))};
+  return rows * Row::code_bytes(kHeadDim);
 }
 
-// Where pages of heads of head_dim have a value's code, and its block's scale: bytes from their first.
-struct RowPlace {
-  int64_t code, scale;
-};
-template <class Row>
-__device__ __forceinline__ RowPlace place_of(int64_t at, int head_dim) {
-  if constexpr (Row::kAlone) {
-    return {Row::code_bytes(at), 0};
-  } else {
-    constexpr int kScale = sizeof(typename Row::Scale);
-    const int values = kPageTokens * head_dim, codes = Row::code_bytes(values), in_page = static_cast<int>(at % values);
-    const int64_t page = at / values * (codes + values / Row::kBlock * kScale);
-    return {page + Row::code_bytes(in_page), page + codes + in_page / Row::kBlock * kScale};
-  }
-}
-template <class Row>
-__device__ __forceinline__ void store_scale(void* pages, const RowPlace& place, typename Row::Scale scale) {
-  if constexpr (!Row::kAlone)
-    *reinterpret_cast<typename Row::Scale*>(static_cast<uint8_t*>(pages) + place.scale) = scale;
-}
-
-// A block's scale where kLanes neighbours of a warp have its values; `most`: the largest magnitude of the lane's own.
-template <class Row, int kLanes>
-__device__ __forceinline__ typename Row::Scale scale_of_lanes(float most) {
-  if constexpr (Row::kAlone) {
-    return {};
-  } else {
-    const unsigned lanes = (1u << kLanes) - 1, first = threadIdx.x % 32 / kLanes * kLanes;
-#pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2)
-      most = ptx::max_nan(most, __shfl_xor_sync(lanes << first, most, step));
-    return Row::scale_of(most);
-  }
-}
-
-// Types that a launch can meet; the kernels ask which, and the last is what is left: launchers let no other through.
-template <class... Rows>
-struct RowList {
-  template <class... More>
-  using With = RowList<Rows..., More...>;
-  // f(PageRow<type>{})
-  template <class F>
-  __device__ __forceinline__ static void with(KvDtype type, const F& f) {
-    pick<F, Rows...>(type, f);
-  }
-
- private:
-  template <class F, class First, class... Rest>
-  __device__ __forceinline__ static void pick(KvDtype type, const F& f) {
-    if constexpr (sizeof...(Rest) == 0) {
-      f(First{});
-    } else if (type == First::kType) {
-      f(First{});
-    } else {
-      pick<F, Rest...>(type, f);
-    }
-  }
-};
-
-template <class Found, class... Rows>
-struct AloneRows;
-template <class... Found>
-struct AloneRows<RowList<Found...>> {
-  using List = RowList<Found...>;
-};
-template <class... Found, class First, class... Rest>
-struct AloneRows<RowList<Found...>, First, Rest...>
-    : AloneRows<std::conditional_t<First::kAlone, RowList<Found..., First>, RowList<Found...>>, Rest...> {};
-
-template <class Indices>
-struct PageRowsOf;
-template <size_t... kIdx>
-struct PageRowsOf<std::index_sequence<kIdx...>> {
-  using List = RowList<PageRow<kPageTypes[kIdx].dtype>...>;
-  using Alone = typename AloneRows<RowList<>, PageRow<kPageTypes[kIdx].dtype>...>::List;
-  static_assert(((PageRow<kPageTypes[kIdx].dtype>::kAlone == kPageTypes[kIdx].alone) && ...));
-  static_assert(((rows_bytes<PageRow<kPageTypes[kIdx].dtype>>(1) == page_row_bytes(kPageTypes[kIdx].dtype, kHeadDim)) &&
-                 ...),
-                "the bytes that backend/kv_dtype.h says");
-};
-using AllPageRows = PageRowsOf<std::make_index_sequence<std::size(kPageTypes)>>;
-using PageRows = AllPageRows::List;
-
-// One value of pages of heads of kHeadDim, of a type whose values stand alone.
+// One value of pages of any type.
 __device__ __forceinline__ void store_page(void* pages, KvDtype type, int64_t at, float value) {
-  AllPageRows::Alone::with(type, [&](auto row) {
-    using Row = decltype(row);
-    Row::store(static_cast<uint8_t*>(pages) + place_of<Row>(at, kHeadDim).code, value);
+  with_page_type(type, [&]<KvDtype kType>() {
+    using Row = PageRow<kType>;
+    Row::store(static_cast<uint8_t*>(pages) + Row::code_bytes(at), value);
   });
 }
 

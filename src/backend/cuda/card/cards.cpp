@@ -18,12 +18,6 @@ constexpr double kMxf4Rate = 2;
 // Rate of mma.sync on e4m3, beside f16 and with as wide sums, from compute capability 8.9 on.
 constexpr double kFp8Rate = 2;
 
-// Shared memory of a block and of a multiprocessor: CUDA C++ Programming Guide, compute capabilities.
-struct Smem {
-  int64_t cta, sm;
-};
-constexpr Smem kHopper{232448, 233472}, kA100{166912, 167936}, kSmall{101376, 102400};
-
 constexpr int64_t gib(double count) { return static_cast<int64_t>(count * (int64_t{1} << 30)); }
 
 struct Datasheet {
@@ -46,16 +40,16 @@ KnownCard from_datasheet(std::string word, DeviceFacts facts, double ghz, const 
 }
 
 // memory_gib: what a driver reports of it, rounded down. gb_per_s: the datasheet's.
-DeviceFacts facts_of(std::string name, int capability, int multiprocessors, double memory_gib, double gb_per_s,
-                     const Smem& smem) {
+DeviceFacts facts_of(std::string name, int capability, int multiprocessors, double memory_gib, double gb_per_s) {
+  const CardArch arch = card_arch(fmt::format("sm_{}", capability));
   return {.name = std::move(name),
           .major = capability / 10,
           .minor = capability % 10,
           .multiprocessors = multiprocessors,
           .memory_bytes = gib(memory_gib),
           .memory_bytes_per_s = gb_per_s * 1e9,
-          .cta_smem_bytes = smem.cta,
-          .sm_smem_bytes = smem.sm};
+          .cta_smem_bytes = arch.cta_smem_bytes,
+          .sm_smem_bytes = arch.sm_smem_bytes};
 }
 
 }  // namespace
@@ -63,7 +57,7 @@ DeviceFacts facts_of(std::string name, int capability, int multiprocessors, doub
 std::vector<KnownCard> known_cards() {
   return {
       {.word = "gb10",
-       .facts = facts_of("GB10", 121, 48, 119, 273, kSmall),
+       .facts = facts_of("GB10", 121, 48, 119, 273),
        .ghz = 2.4,
        .read_bytes_per_s = 232e9,
        .read_from = "measured by others (231 to 234 of the datasheet's 273 GB/s)",
@@ -71,28 +65,27 @@ std::vector<KnownCard> known_cards() {
        .flops_per_s = {0, 92e12, 0, kFp8Rate * 92e12, 236e12, kMxf4Rate * 236e12},
        .flops_from = "mma.sync measured by others, mxf8f6f4 and mxf4 from their rates and the clock"},
       {.word = "h100",
-       .facts = facts_of("H100 SXM", 90, 132, 79, 3350, kHopper),
+       .facts = facts_of("H100 SXM", 90, 132, 79, 3350),
        .ghz = 1.98,
        .read_bytes_per_s = 3.12e12,
        .read_from = "measured, bench/results/2026-11-23-h100-120b.json",
        .flops_per_s = {0, 638e12, 977e12, 0, 0, 0},
        .flops_from = "measured, the same"},
       {.word = "h200",
-       .facts = facts_of("H200", 90, 132, 139, 4800, kHopper),
+       .facts = facts_of("H200", 90, 132, 139, 4800),
        .ghz = 1.98,
        .read_bytes_per_s = 4.56e12,
        .read_from = "measured, bench/results/2026-11-23-h200-120b.json",
        .flops_per_s = {0, 638e12, 977e12, 0, 0, 0},
        .flops_from = "an H100's, measured (bench/results/2026-11-23-h100-120b.json)"},
-      from_datasheet("a100", facts_of("A100 SXM 80 GB", 80, 108, 79, 2039, kA100), 1.41, {312}),
-      from_datasheet("a100-40gb", facts_of("A100 SXM 40 GB", 80, 108, 39, 1555, kA100), 1.41, {312}),
-      from_datasheet("3090", facts_of("RTX 3090", 86, 82, 23.6, 936, kSmall), 1.695, {71}),
-      from_datasheet("4090", facts_of("RTX 4090", 89, 128, 23.6, 1008, kSmall), 2.52, {165}),
-      from_datasheet("5090", facts_of("RTX 5090", 120, 170, 31.3, 1792, kSmall), 2.407, {209.5, 838}),
-      from_datasheet("l4", facts_of("L4", 89, 58, 22, 300, kSmall), 2.04, {121}),
-      from_datasheet("l40s", facts_of("L40S", 89, 142, 44.4, 864, kSmall), 2.52, {362}),
-      from_datasheet("rtx-pro-6000", facts_of("RTX PRO 6000 Blackwell", 120, 188, 94.9, 1792, kSmall), 2.617,
-                     {503.8, 1007}),
+      from_datasheet("a100", facts_of("A100 SXM 80 GB", 80, 108, 79, 2039), 1.41, {312}),
+      from_datasheet("a100-40gb", facts_of("A100 SXM 40 GB", 80, 108, 39, 1555), 1.41, {312}),
+      from_datasheet("3090", facts_of("RTX 3090", 86, 82, 23.6, 936), 1.695, {71}),
+      from_datasheet("4090", facts_of("RTX 4090", 89, 128, 23.6, 1008), 2.52, {165}),
+      from_datasheet("5090", facts_of("RTX 5090", 120, 170, 31.3, 1792), 2.407, {209.5, 838}),
+      from_datasheet("l4", facts_of("L4", 89, 58, 22, 300), 2.04, {121}),
+      from_datasheet("l40s", facts_of("L40S", 89, 142, 44.4, 864), 2.52, {362}),
+      from_datasheet("rtx-pro-6000", facts_of("RTX PRO 6000 Blackwell", 120, 188, 94.9, 1792), 2.617, {503.8, 1007}),
   };
 }
 
@@ -105,11 +98,7 @@ KnownCard card_named(std::string_view word) {
 }
 
 KnownCard as_sm80(KnownCard card) {
-  card.facts.name += " as sm_80";
-  card.facts.major = 8;
-  card.facts.minor = 0;
-  card.facts.cta_smem_bytes = std::min(card.facts.cta_smem_bytes, kA100.cta);
-  card.facts.sm_smem_bytes = std::min(card.facts.sm_smem_bytes, kA100.sm);
+  card.facts = taken_for(card.facts, card_arch("sm_80"));
   for (const MatrixUnit unit : {MatrixUnit::kWgmma, MatrixUnit::kFp8, MatrixUnit::kMxf8f6f4, MatrixUnit::kMxf4})
     card.flops_per_s[static_cast<size_t>(unit)] = 0;
   return card;

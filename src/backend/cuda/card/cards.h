@@ -50,7 +50,7 @@ struct KnownLink {
   std::string word;  // as flags name it
   std::string name;
   // A sum takes a fixed part and what a rank sends, at so much each way. Of a push, whose words carry rounds
-  // (comm/push.h):
+  // (comm/sums.h):
   double push_us = 0, push_bytes_per_s = 0;  // 0: cards do not reach each other's memory
   // Long messages, and all where nothing is pushed: a ring's bytes, 2 (ranks - 1) / ranks of the message.
   double long_us = 0, long_bytes_per_s = 0;

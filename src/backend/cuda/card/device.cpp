@@ -106,15 +106,9 @@ Stream make_stream() {
   return Stream(stream);
 }
 
-Event make_timer() {
+Event make_event(unsigned flags) {
   cudaEvent_t event = nullptr;
-  cuda_check(cudaEventCreate(&event));
-  return Event(event);
-}
-
-Event make_event() {
-  cudaEvent_t event = nullptr;
-  cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  cuda_check(cudaEventCreateWithFlags(&event, flags));
   return Event(event);
 }
 

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <source_location>
-#include <string>
 #include <string_view>
 
 #include <cuda_runtime_api.h>
@@ -37,30 +36,25 @@ class CurrentDevice {
 // Memory of the current device, as usable_memory() counts it.
 [[nodiscard]] CudaMemory device_memory();
 
-struct CudaFree {
-  void operator()(std::byte* bytes) const { cudaFree(bytes); }
+template <auto kEnd>
+struct EndedBy {
+  template <class T>
+  void operator()(T* handle) const {
+    kEnd(handle);
+  }
 };
-struct CudaFreeHost {
-  void operator()(std::byte* bytes) const { cudaFreeHost(bytes); }
-};
-struct StreamDestroy {
-  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
-};
-struct EventDestroy {
-  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
-};
-
-using DeviceBytes = std::unique_ptr<std::byte[], CudaFree>;
-using PinnedBytes = std::unique_ptr<std::byte[], CudaFreeHost>;
-using Stream = std::unique_ptr<CUstream_st, StreamDestroy>;
-using Event = std::unique_ptr<CUevent_st, EventDestroy>;
+using DeviceBytes = std::unique_ptr<std::byte[], EndedBy<cudaFree>>;
+using PinnedBytes = std::unique_ptr<std::byte[], EndedBy<cudaFreeHost>>;
+using Stream = std::unique_ptr<CUstream_st, EndedBy<cudaStreamDestroy>>;
+using Event = std::unique_ptr<CUevent_st, EndedBy<cudaEventDestroy>>;
+using GraphExec = std::unique_ptr<CUgraphExec_st, EndedBy<cudaGraphExecDestroy>>;
 
 // `what` names the use in the message when there is no room.
 [[nodiscard]] DeviceBytes allocate_device(int64_t bytes, std::string_view what);
 [[nodiscard]] PinnedBytes allocate_pinned(int64_t bytes, std::string_view what);
 [[nodiscard]] Stream make_stream();
-[[nodiscard]] Event make_event();  // without a time
-[[nodiscard]] Event make_timer();  // with one
+[[nodiscard]] Event make_event(unsigned flags = cudaEventDisableTiming);
+[[nodiscard]] inline Event make_timer() { return make_event(cudaEventDefault); }
 
 // Throws Error(kUnsupported) when the build has no machine code for the card, or not that of the mask (device_facts.h).
 void require_kernels(const DeviceFacts& facts);

@@ -158,8 +158,7 @@ CommMemory::CommMemory(std::span<const int> cards)
     ShareRounds share_rounds{};
     std::ranges::fill(share_rounds.of_cta, uint64_t{1});
     own.share_rounds = begun(share_rounds);
-    load_push_kernels();
-    load_share_kernels();
+    load_sum_kernels();
   }
 }
 

@@ -1,16 +1,16 @@
 #pragma once
 // The transport of ranks on cards: what ranks/transport.h is for a host, as launches of a step. Ranks of one process
-// reach each other's memory (PeerComm), or share a card (tests); ranks of several processes have NCCL (nccl_comm.h).
+// reach each other's memory (PeerComm), or share a card (tests); ranks of several processes have NCCL (make_nccl_comm).
 
 #include "backend/cuda/card/device.h"
-#include "backend/cuda/comm/push.h"
-#include "backend/cuda/comm/share.h"
-#include "backend/cuda/comm/sum_way.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/weights.h"
 
 #include <cstdint>
 #include <span>
 #include <vector>
+#include <array>
+#include <memory>
 
 namespace nibble::backend::cuda {
 
@@ -38,14 +38,17 @@ class Comm {
   [[nodiscard]] virtual const PeerComm* peers() const { return nullptr; }
 
   // values = Σ over ranks, with the same bits on all: in the order of the ranks, by NCCL in one of its own. REQUIRES
-  // that values with more to do (push.h) are short. Throws Error(kUnsupported) where a push or shares would be
+  // that values with more to do (sums.h) are short. Throws Error(kUnsupported) where a push or shares would be
   // of other than whole vectors of 16 bytes.
   virtual void reduce(const DeltaValues& values, const Launch& on) const = 0;
   // all[r, columns[s]] = own[r, :] of rank s, for every rank s. Throws what reduce() throws, and where a row that is
   // pushed is longer than kMessageWords.
   virtual void gather(const GatheredColumns& of, const Launch& on) const = 0;
-  // Throws Error(kDevice) if launches may have ended without the other ranks.
+  // Throws Error(kDevice) if launches may have ended without the other ranks: what the card holds is nothing then.
   virtual void require() const {}
+  // Of NCCL: ends what waits on the card for another rank; all else throws from now on. From any thread. Of others:
+  // CommMemory::give_up.
+  virtual void give_up() const {}
 
  protected:
   Comm(const Comm&) = default;
@@ -85,7 +88,7 @@ class PeerComm final : public Comm {
     int32_t* tokens = nullptr;       // [rows] out
     int rows = 0, parts = 0, pitch = 0;
   };
-  // For each row the best of all ranks' candidates (push.h PushPick::Args). Throws where there are more rows than a
+  // For each row the best of all ranks' candidates (sums.h PushPick::Args). Throws where there are more rows than a
   // message holds.
   void pick(const Candidates& of, const Launch& on) const;
   // All that any rank has enqueued before is done, and visible to all, before what is enqueued next.
@@ -122,5 +125,26 @@ class CommMemory {
   PinnedBytes given_up_;  // an int
   std::vector<Own> ranks_;
 };
+
+// NVIDIA's NCCL as the transport of a rank that has a process and a card of its own. Its library is opened when a rank
+// asks for it, never linked: a program starts without. A build that found no nccl.h has nccl_absent.cpp in its place.
+
+// Names a group of ranks. One process makes it and tells the others.
+struct NcclId {
+  std::array<char, 128> bytes;
+};
+// Throws as make_nccl_comm does.
+[[nodiscard]] NcclId new_nccl_id();
+
+struct NcclPlace {
+  NcclId id;
+  int rank = 0, ranks = 1;
+  int card = 0;
+};
+// Waits until all ranks of the group have come, and must be told by others if one never does. REQUIRES that all graphs
+// with its launches are destroyed before it: NCCL waits for that. NCCL adds up each value in one place and copies the
+// sum. In which order depends on the message, and bf16 is rounded with each addition. May be captured, with its card
+// current. Throws Error(kUnsupported) where there is no library, Error(kDevice) for what NCCL refuses, now and later.
+[[nodiscard]] std::unique_ptr<Comm> make_nccl_comm(const NcclPlace& place);
 
 }  // namespace nibble::backend::cuda

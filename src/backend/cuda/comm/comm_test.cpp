@@ -3,7 +3,6 @@
 
 #include "backend/cuda/comm/comm.h"
 #include "backend/cuda/card_group.h"
-#include "backend/cuda/comm/nccl_comm.h"
 #include "backend/cuda/comm/testing/push.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
@@ -543,18 +542,17 @@ class NcclTest : public CommTest {
     }
   }
   // body(rank, its end) for two ranks at once, a card each.
-  static void on_two_cards(const std::function<void(int, const NcclComm&)>& body) {
+  static void on_two_cards(const std::function<void(int, const Comm&)>& body) {
     const NcclId id = new_nccl_id();
     const auto process = [&](int rank) {
       cuda_check(cudaSetDevice(rank));
-      const NcclComm comm({.id = id, .rank = rank, .ranks = 2, .card = rank});
-      body(rank, comm);
+      body(rank, *make_nccl_comm({.id = id, .rank = rank, .ranks = 2, .card = rank}));
     };
     std::thread other(process, 1);
     process(0);
     other.join();
   }
-  static void check_sum(int rank, const NcclComm& comm, const PushMessage& message, uint64_t round) {
+  static void check_sum(int rank, const Comm& comm, const PushMessage& message, uint64_t round) {
     const DeviceArray<uint32_t> values(push_words(message, push_values(message, round, rank)));
     const Stream stream = make_stream();
     const int64_t count = message.type == kF32 ? message.words : 2 * message.words;
@@ -565,17 +563,17 @@ class NcclTest : public CommTest {
 };
 
 TEST_F(NcclTest, one_rank_keeps_its_values) {
-  const NcclComm comm({.id = new_nccl_id()});
+  const auto comm = make_nccl_comm({.id = new_nccl_id()});
   const PushMessage message{kF32, 1440};
   const std::vector<uint32_t> words = push_words(message, push_values(message, 0, 0));
   const DeviceArray<uint32_t> values(words);
-  comm.reduce({values.get(), 1440, kF32}, on_);
+  comm->reduce({values.get(), 1440, kF32}, on_);
   EXPECT_TRUE(values.host() == words);
   EXPECT_EQ(counts_.at(nccl_reduce_kernel().name), 1);
 }
 TEST_F(NcclTest, two_cards_get_the_sum_at_every_size) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
-  on_two_cards([](int rank, const NcclComm& comm) {
+  on_two_cards([](int rank, const Comm& comm) {
     for (const int tokens : {1, 8, 64, 256, 2048})
       for (const DeltaValues::Type type : {kF32, kBf16})
         for (const uint64_t round : {0, 1}) check_sum(rank, comm, {type, int64_t{tokens} * 1440}, round);
@@ -584,7 +582,7 @@ TEST_F(NcclTest, two_cards_get_the_sum_at_every_size) {
 }
 TEST_F(NcclTest, a_rank_whose_other_never_comes_is_let_go) {
   if (!two_cards()) GTEST_SKIP() << "want two cards";
-  on_two_cards([](int rank, const NcclComm& comm) {
+  on_two_cards([](int rank, const Comm& comm) {
     if (rank == 1) return comm.give_up();
     const DeviceArray<float> values(4096);
     const Stream stream = make_stream();

@@ -3,7 +3,7 @@
 // nobody may wait for ever. What the protocol rests on is taken away in turn, and each time some interleaving goes
 // wrong.
 
-#include "backend/cuda/comm/share_box.h"
+#include "backend/cuda/comm/mailbox.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,10 @@
 // In a build that found no nccl.h.
 #include "backend/cuda/card_group.h"
-#include "backend/cuda/comm/nccl_comm.h"
+#include "backend/cuda/comm/comm.h"
 
 #include "base/error.h"
 
 namespace nibble::backend::cuda {
-
-struct NcclComm::End {};
 
 namespace {
 [[noreturn]] void refuse() {
@@ -17,11 +15,6 @@ namespace {
 std::string nccl_version() { refuse(); }
 NcclId new_nccl_id() { refuse(); }
 
-NcclComm::NcclComm(const Place& place) : Comm(place.rank, place.ranks) { refuse(); }
-NcclComm::~NcclComm() = default;
-void NcclComm::reduce(const DeltaValues& /*values*/, const Launch& /*on*/) const { refuse(); }
-void NcclComm::gather(const GatheredColumns& /*of*/, const Launch& /*on*/) const { refuse(); }
-void NcclComm::require() const { refuse(); }
-void NcclComm::give_up() const {}
+std::unique_ptr<Comm> make_nccl_comm(const NcclPlace& /*place*/) { refuse(); }
 
 }  // namespace nibble::backend::cuda

@@ -1,11 +1,11 @@
 #pragma once
-// push.h on the device
+// sums.h on the device
 // mailboxes [phases][ranks][words] of 64 bits     values f32 or bf16     own, all f32
 // grid: 1024 words per CTA, in turns where there are more     bytes, flops: cost()
 // measured (2 x H100, NVLink): docs/decisions/0046-sums-on-the-way.md
 // rounding: f32 in the order of the ranks; bf16 once, at the end
 
-#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/comm/sum_parts.cuh"
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"

@@ -1,4 +1,4 @@
-#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/testing/costs.h"
 #include "base/error.h"
 

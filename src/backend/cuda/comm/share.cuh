@@ -1,15 +1,14 @@
 #pragma once
-// share.h on the device
-// values f32 or bf16     boxes: share_box.h     own, all f32
+// sums.h on the device
+// values f32 or bf16     boxes: mailbox.h     own, all f32
 // grid: a CTA per chunk of 16 KB, in turns where there are more     bytes, flops: cost()
 // measured (2 x H200, NVLink): docs/decisions/0046-sums-on-the-way.md
 // rounding: f32 in the order of the ranks; bf16 once, at the end
 
-#include "backend/cuda/comm/share.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/comm/sum_parts.cuh"
 #include "backend/cuda/ptx/memory.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
-#include "backend/cuda/ptx/memory.cuh"
 
 namespace nibble::backend::cuda {
 

@@ -1,10 +1,10 @@
-// The protocol of shares (README.md) step by step, with the arithmetic of share_box.h: all interleavings of few ranks,
+// The protocol of shares (README.md) step by step, with the arithmetic of mailbox.h: all interleavings of few ranks,
 // CTAs, chunks and rounds. A store may land late and in any order, a release only after what its CTA stored before.
 // A chunk is one word that tells whose value it is: of which round, what a rank had or the sum. Nobody may read another
 // than the round's, nobody may wait for ever. What the protocol rests on is taken away in turn, and each time some
 // interleaving goes wrong.
 
-#include "backend/cuda/comm/share_box.h"
+#include "backend/cuda/comm/mailbox.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 // What the kernels that add up messages of ranks share.
 
-#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/norm_rope/combine.cuh"
 #include "backend/cuda/ptx/convert.cuh"
 #include "backend/cuda/ptx/memory.cuh"

@@ -1,5 +1,4 @@
-#include "backend/cuda/comm/share.h"
-#include "backend/cuda/comm/sum_way.h"
+#include "backend/cuda/comm/sums.h"
 #include "base/error.h"
 
 #include <gtest/gtest.h>

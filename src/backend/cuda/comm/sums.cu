@@ -41,18 +41,6 @@ void PushBarrier::launch(const Args& args, const Launch& on) {
   launch_chained(any_push_barrier, {kName, on, 1, kPushThreads}, args);
 }
 
-void load_push_kernels() {
-  cudaFuncAttributes code{};
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kF32>));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_reduce<DeltaValues::Type::kBf16>));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<SplitSums::Order::kTiles>));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<SplitSums::Order::kExpertsF32>));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_combine<SplitSums::Order::kExpertsBf16>));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_gather));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_pick));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_push_barrier));
-}
-
 void ShareReduce::launch(const Args& args, DeltaValues::Type type, const Plan& plan, const Launch& on) {
   check_args(args);
   const ChainedLaunch launch = planned(name(type, args.sent), plan, on);
@@ -64,11 +52,16 @@ void ShareReduce::launch(const Args& args, DeltaValues::Type type, const Plan& p
   }
 }
 
-void load_share_kernels() {
-  cudaFuncAttributes code{};
-  static_cast<void>(cudaFuncGetAttributes(&code, any_share_reduce<DeltaValues::Type::kBf16, true>));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_share_reduce<DeltaValues::Type::kF32>));
-  static_cast<void>(cudaFuncGetAttributes(&code, any_share_reduce<DeltaValues::Type::kBf16>));
+void load_sum_kernels() {
+  using enum DeltaValues::Type;
+  using enum SplitSums::Order;
+  const auto load = [](auto*... kernels) {
+    cudaFuncAttributes code{};
+    (static_cast<void>(cudaFuncGetAttributes(&code, kernels)), ...);
+  };
+  load(any_push_reduce<kF32>, any_push_reduce<kBf16>, any_push_combine<kTiles>, any_push_combine<kExpertsF32>,
+       any_push_combine<kExpertsBf16>, any_push_gather, any_push_pick, any_push_barrier, any_share_reduce<kF32>,
+       any_share_reduce<kBf16>, any_share_reduce<kBf16, true>);
 }
 
 }  // namespace nibble::backend::cuda

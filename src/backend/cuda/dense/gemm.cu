@@ -92,13 +92,10 @@ void GroupRound::launch(const Args& both, const Launch& on) {
                 "a copy for each of a token's up to 32 experts", args.copies);
   require_shape(args.cols <= 8 * kRoundTokenThreads && args.to.rows > 0 && group.places != nullptr, kName,
                 "up to 4096 cols, in panels", args.cols);
-  void (*const kernel)(GroupTiles::Args, Round::Args) =
-      group.ranges.starts != nullptr ? any_group_round_ranges_f32 : any_group_round_f32;
   // The router leaves most SMs idle (256 tokens of 20b on an H100: 5.5 µs instead of 6.2).
   const int smem = std::max(static_cast<int>(sizeof(GroupRoundShared)),
                             args.tokens > multiprocessors() ? spreading_bytes(args.tokens) : 0);
-  const int threads = group.ranges.starts != nullptr ? round_ranges_threads(args.cols) : round_threads(args.cols);
-  launch_chained(kernel, {kName, on, args.tokens, threads, smem}, group, args);
+  launch_chained(any_group_round_f32, {kName, on, args.tokens, round_threads(args.cols), smem}, group, args);
 }
 
 }  // namespace nibble::backend::cuda

@@ -280,7 +280,6 @@ TEST(gemm_emulated, wgmma_holds_weights_exactly_from_its_smallest_scale_to_its_l
 
 // rounded: f16 [places, cols] of values [tokens, cols], by any_group_round_f32; empty: by any_moe_group_tiles.
 struct GroupRounded {
-  bool by_ranges = false;
   int cols = 0;
   std::vector<float> values;
   std::vector<float> inverse = {};  // with norm
@@ -296,7 +295,6 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
   g.places.assign(ids.size(), -1);
   g.tiles.resize(static_cast<size_t>(max_expert_tiles(count, experts, tile_tokens)));
   std::vector<int32_t> known(ids.size(), -1);
-  PlainRanges ranges = plain_ranges(ids, topk, experts);
   const GroupTiles::Args args{.expert_ids = known.data(),
                               .pairs = g.pairs.data(),
                               .places = g.places.data(),
@@ -306,8 +304,7 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
                               .topk = topk,
                               .experts = experts,
                               .tile_tokens = tile_tokens,
-                              .own = own,
-                              .ranges = {ranges.starts.data(), ranges.counts.data(), nullptr}};
+                              .own = own};
   check_args(args);
   emulation::Launch launch{.grid = experts, .threads = kGroupThreads, .predecessor = [&] { known = ids; }};
   if (round == nullptr) {
@@ -323,13 +320,8 @@ PlainGroups run_group(const std::vector<int32_t>& ids, int topk, int experts, in
                          .norm = round->norm.empty() ? nullptr : round->norm.data(),
                          .copies = topk};
     launch.grid = args.tokens;
-    launch.threads = round->by_ranges ? round_ranges_threads(round->cols) : round_threads(round->cols);
-    EXPECT_EQ(emulation::run(launch,
-                             [&] {
-                               if (round->by_ranges) return any_group_round_ranges_f32(args, to);
-                               any_group_round_f32(args, to);
-                             }),
-              "");
+    launch.threads = round_threads(round->cols);
+    EXPECT_EQ(emulation::run(launch, [&] { any_group_round_f32(args, to); }), "");
   }
   g.tiles.resize(static_cast<size_t>(g.tile_counts[0]));
   return g;
@@ -357,9 +349,7 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
                          .rounded = {}};
       for (size_t i = 0; i < round.values.size(); ++i) round.values[i] = static_cast<float>(i * 40503 % 65521) / 4096;
       for (size_t t = 0; t < round.inverse.size(); ++t) round.inverse[t] = 1.0f / static_cast<float>(t + 3);
-      GroupRounded by_ranges = round;
-      by_ranges.by_ranges = true;
-      for (GroupRounded* by : {static_cast<GroupRounded*>(nullptr), &round, &by_ranges}) {
+      for (GroupRounded* by : {static_cast<GroupRounded*>(nullptr), &round}) {
         const PlainGroups got = run_group(ids, 4, experts, tile, by);
         ASSERT_EQ(got.pairs, want.pairs);
         ASSERT_EQ(got.places, want.places);
@@ -376,7 +366,6 @@ TEST(gemm_emulated, groups_hold_every_pair_once_by_expert_in_rising_order) {
         return pair < 0 ? -1 : pair / 4;
       };
       ASSERT_EQ(round.rounded, in_panels(bits, round.cols, static_cast<int>(want.pairs.size()), token_at));
-      ASSERT_EQ(by_ranges.rounded, round.rounded);
     }
   }
 }

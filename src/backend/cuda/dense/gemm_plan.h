@@ -2,7 +2,7 @@
 // Matrix products for many tokens (9 and more) and what the MoE needs around them. Plain C++.
 
 #include "backend/activations.h"
-#include "backend/cuda/comm/share_box.h"
+#include "backend/cuda/comm/mailbox.h"
 #include "backend/cuda/launch/launch.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/dtype.h"
@@ -101,16 +101,6 @@ inline constexpr int kShortestTiles = 8;
   return y % 2 == 0 ? y / 2 : turns - 1 - y / 2;
 }
 
-// What RouteSums leaves of a step's pairs, for who puts each at its place: ranges of tokens, and where the pairs
-// of one with an expert begin.
-struct ExpertRanges {
-  int32_t* starts = nullptr;  // [expert_ranges(tokens), experts], places; null: there are none
-  int32_t* counts = nullptr;  // [experts], pairs of all ranges
-  int* finished = nullptr;    // scratch of RouteSums: zero before and after
-};
-inline constexpr int kRangeTokens = 32;
-[[nodiscard]] constexpr int64_t expert_ranges(int64_t tokens) { return (tokens + kRangeTokens - 1) / kRangeTokens; }
-
 inline constexpr int kTileCounts = 3;
 // The pairs of own experts by expert, rising within one, and their tiles, which have the experts' own numbers; all on
 // the device.
@@ -125,7 +115,6 @@ struct GroupTiles {
     int32_t* tile_counts = nullptr;       // [kTileCounts]: how many tiles hold more than 8 * i pairs
     int tokens = 0, topk = 0, experts = 0, tile_tokens = 0;  // experts: own ones
     OwnExperts own{};
-    ExpertRanges ranges{};  // for GroupRound, which counts all pairs without them
   };
   static void launch(const Args& args, const Launch& on);
 };
@@ -210,7 +199,7 @@ struct GroupRound {
   };
   static void launch(const Args& args, const Launch& on);
 };
-// Whether a step has so few pairs that each token's CTA finds the token's places itself, without ranges.
+// Whether a step has so few pairs that each token's CTA finds the token's places itself.
 [[nodiscard]] constexpr bool group_while_rounding(bool by_place, int64_t pairs) { return by_place && pairs <= 1024; }
 
 // Grid: blocks of rows x tiles of tokens that there may be; sm90_gemm and sm121_mx_gemm: CTAs, which take tiles in

@@ -92,7 +92,7 @@ void check_args(const GemvDense::Args& a) {
 void check_args(const GemvQkv::Args& a) {
   const Kernel name = by_packing(GemvQkv::kNames, a.packing);
   check_gemv(name, GemvQkv::shape_of(a), a.tokens, false);
-  require_shape(page_type(a.kv.type).alone, name, "KV pages whose values stand alone", static_cast<int64_t>(a.kv.type));
+  require_pages(a.kv.type);
   require_shape(aligned(a.weights) && aligned(a.in.x) && a.q != nullptr && a.bias != nullptr && a.cosine != nullptr &&
                     a.sine != nullptr && a.kv_slots != nullptr && a.kv.keys != nullptr && a.kv.values != nullptr,
                 name, "weights and x 16-byte aligned, q, bias, rope table, slots and pages", a.tokens);

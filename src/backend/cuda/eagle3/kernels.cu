@@ -1,5 +1,4 @@
-#include "backend/cuda/eagle3/linear.cuh"
-#include "backend/cuda/eagle3/rows.cuh"
+#include "backend/cuda/eagle3/kernels.cuh"
 
 #include "backend/cuda/launch/chained_launch.cuh"
 

@@ -3,8 +3,7 @@
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/testing/eagle3.h"
-#include "backend/cuda/eagle3/linear.cuh"
-#include "backend/cuda/eagle3/rows.cuh"
+#include "backend/cuda/eagle3/kernels.cuh"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,9 @@
 #include "backend/cuda/experts/experts.h"
 
-#include "backend/cuda/experts/plain_moe.h"
-
-#include "backend/cuda/quantise/round_blocks.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/error.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>

@@ -7,11 +7,20 @@
 // earlier lanes. Atomics add up counts only: the same lists every time.
 
 #include "backend/cuda/dense/gemm_plan.h"
-#include "backend/cuda/experts/expert_ranges.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"
 #include "backend/cuda/ptx/registers.cuh"
 
 namespace nibble::backend::cuda {
+
+[[nodiscard]] __device__ constexpr int aligned_count(int count) {
+  return (count + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
+}
+// Where an expert's pairs begin; by a warp, from all experts' counts.
+__device__ inline int first_place(const int* counts, int expert) {
+  int first = 0;
+  for (int e = static_cast<int>(threadIdx.x) % 32; e < expert; e += 32) first += aligned_count(counts[e]);
+  return ptx::warp_sum_i32(first);
+}
 
 inline constexpr int kGroupWarps = 32;
 inline constexpr int kGroupThreads = kGroupWarps * 32;

@@ -1,6 +1,6 @@
 // The plain MoE against double loops over the shipped bytes, at sampled outputs.
 
-#include "backend/cuda/experts/plain_moe.h"
+#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/testing/card.h"
 #include "base/mx.h"
 

@@ -1,4 +1,4 @@
-#include "backend/cuda/experts/plain_moe.h"
+#include "backend/cuda/experts/experts.h"
 
 #include "backend/cuda/dense/dot.cuh"
 
@@ -62,34 +62,21 @@ __device__ void down_unit(const PlainMoeArgs& args, const ExpertTile& tile, int 
   }
 }
 
-// Calls the unit's instance for the tile's tokens; every instance gives the same bits.
-struct GateUp {
-  template <int kTokens>
-  static __device__ void run(const PlainMoeArgs& args, const ExpertTile& tile, int i) {
-    gate_up_unit<kTokens>(args, tile, i);
-  }
-};
-struct Down {
-  template <int kTokens>
-  static __device__ void run(const PlainMoeArgs& args, const ExpertTile& tile, int i) {
-    down_unit<kTokens>(args, tile, i);
-  }
-};
-
+// Calls unit<tokens>(tile, i) of an instance that holds the tile's; every one gives the same bits.
 template <class Unit>
-__device__ void run_tile(const PlainMoeArgs& args, int units) {
+__device__ void run_tile(const PlainMoeArgs& args, int units, const Unit& unit) {
   if (static_cast<int>(blockIdx.y) >= *args.tile_count) return;
   const ExpertTile tile = args.tiles[blockIdx.y];
   const int i = blockIdx.x * kWarps + threadIdx.x / kWarpLanes;
   if (i >= units) return;
   if (tile.count == 1) {
-    Unit::template run<1>(args, tile, i);
+    unit.template operator()<1>(tile, i);
   } else if (tile.count == 2) {
-    Unit::template run<2>(args, tile, i);
+    unit.template operator()<2>(tile, i);
   } else if (tile.count <= 4) {
-    Unit::template run<4>(args, tile, i);
+    unit.template operator()<4>(tile, i);
   } else {
-    Unit::template run<8>(args, tile, i);
+    unit.template operator()<8>(tile, i);
   }
 }
 
@@ -99,7 +86,7 @@ __device__ void run_tile(const PlainMoeArgs& args, int units) {
 // 2*inter*hidden*17/32 + 8*(hidden + inter)*4 flops 4 * tokens * topk * inter * hidden     rounding: f32, order fixed
 // by hidden
 __global__ void __launch_bounds__(kThreads, 5) any_moe_gate_up_f32_mxfp4(const __grid_constant__ PlainMoeArgs args) {
-  run_tile<GateUp>(args, args.inter);
+  run_tile(args, args.inter, [&]<int kTokens>(const ExpertTile& tile, int i) { gate_up_unit<kTokens>(args, tile, i); });
 }
 
 // moe_down: y[t,k,:] = W[e] · h[t,k,:] + b[e]                                                 source: torch/model.py
@@ -107,7 +94,8 @@ __global__ void __launch_bounds__(kThreads, 5) any_moe_gate_up_f32_mxfp4(const _
 // grid one warp per (tile of pairs, two rows)     bytes per tile hidden*inter*17/32 + 8*(hidden + inter)*4
 // flops 2 * tokens * topk * inter * hidden     rounding: f32, order fixed by inter
 __global__ void __launch_bounds__(kThreads, 5) any_moe_down_f32_mxfp4(const __grid_constant__ PlainMoeArgs args) {
-  run_tile<Down>(args, args.hidden / 2);
+  run_tile(args, args.hidden / 2,
+           [&]<int kTokens>(const ExpertTile& tile, int i) { down_unit<kTokens>(args, tile, i); });
 }
 
 // moe_combine: delta[t,:] = Σ_k weights[t,k] * y[t,k,:], k rising                         source: torch/model.py

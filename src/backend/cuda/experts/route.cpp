@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace nibble::backend::cuda {
 
 void check_args(const Router::Args& a) {
@@ -77,9 +75,6 @@ void check_args(const RouteSums::Args& a) {
   require_shape(a.router_bias != nullptr && a.inverse != nullptr && a.logits != nullptr && a.ids != nullptr &&
                     a.weights != nullptr,
                 kName, "a router's bias and all results", a.experts);
-  require_shape((a.ranges.starts == nullptr) == (a.ranges.counts == nullptr) &&
-                    (a.ranges.starts == nullptr) == (a.ranges.finished == nullptr),
-                kName, "all of the ranges or none", a.experts);
 }
 
 }  // namespace nibble::backend::cuda

@@ -60,7 +60,6 @@ struct RouteSums {
     float* logits = nullptr;                               // [tokens, experts]
     int32_t* ids = nullptr;                                // [tokens, topk]
     float* weights = nullptr;                              // [tokens, topk]
-    ExpertRanges ranges{};                                 // out, where they are asked for
     int tokens = 0, hidden = 0, experts = 0, topk = 0;     // hidden: a multiple of 32
     float eps = 0;
   };

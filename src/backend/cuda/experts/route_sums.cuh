@@ -9,10 +9,10 @@
 // mma  m16n8k16 in bf16: norm * x as the sum of two bf16, what it lacks of that is below 2^-17 of it
 // bytes, flops: cost(); W once per CTA from L2
 // measured 2026-11-26 (H100, 128 experts x 2880, bf16 sums): 107 us at 8192 tokens (2.25 TB/s), of which 14 after the
-//      last product; 36.5 at 2048. 255 instructions of a warp a step
+//      last product, half of these for ranges that it told then; 36.5 at 2048. 255 instructions of a warp a step
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens
 
-#include "backend/cuda/experts/expert_ranges.cuh"
+#include "backend/cuda/experts/route.h"
 #include "backend/cuda/dense/quad.cuh"
 #include "backend/cuda/launch/warp.cuh"
 #include "backend/cuda/layout/mma_fragments.h"
@@ -38,14 +38,13 @@ struct RouteSumsTile {
   static constexpr int kWeightRowBytes = kStepK * 2, kWeightsAt = 2 * kInputBytes;
   static constexpr int kNormAt = kWeightsAt + kExperts * kWeightRowBytes, kBiasAt = kNormAt + kStepK * 2;
   static constexpr int kStageBytes = kBiasAt + kStepK * 2;
-  // When all is multiplied: two areas of logits; squares by warp of columns, inverse; RangeShared.
+  // When all is multiplied: two areas of logits; squares by warp of columns, inverse.
   static constexpr int kPitch = kExperts + 4;  // floats of a token's logits: no bank conflict
   static constexpr int kAreaBytes = kTokens * kPitch * 4, kSquaresAt = 2 * kAreaBytes;
-  static constexpr int kCountsAt = kSquaresAt + (kColumnWarps + 1) * kTokens * 4;
-  static constexpr int kRanges = kTokens / kRangeTokens;
   static constexpr int kBarriersAt = kStages * kStageBytes;  // of each stage: it is there; all have read it
   static constexpr int kSharedBytes = kBarriersAt + kStages * 16;
   static_assert(kThreads % kExperts == 0 && kTokens == 4 * kWarps);
+  static_assert(kSquaresAt + (kColumnWarps + 1) * kTokens * 4 <= kSharedBytes);
 };
 // What every card has room for; with a ring that few tokens need, since few CTAs ask for all of it; and with half of
 // W's reads, where one CTA per multiprocessor is enough.
@@ -395,8 +394,8 @@ struct RouteSumsCta {
   }
 
   // Eight lanes choose for a token, a warp for four. NaN logits are chosen when no other are left: any expert, but one
-  // that exists. counts: pairs of each expert by range.
-  __device__ __forceinline__ void choose(int* counts) const {
+  // that exists.
+  __device__ __forceinline__ void choose() const {
     constexpr int kLanes = 8, kOwn = Tile::kExperts / kLanes;
     constexpr int kNone = 0x7fffffff, kNever = -kNone - 1;  // NaN, and experts that there are not
     const int row = own.thread / kLanes, part = own.thread % kLanes, of_token = first_token + row;
@@ -432,9 +431,7 @@ struct RouteSumsCta {
       sum += weight;
       if (part != 0) continue;
       ptx::store_shared4(logit_place(0, row, k), __float_as_uint(weight));
-      if (!there) continue;
-      a.ids[int64_t{of_token} * a.topk + k] = found.idx;
-      atomicAdd(counts + row / kRangeTokens * Tile::kExperts + found.idx, 1);
+      if (there) a.ids[int64_t{of_token} * a.topk + k] = found.idx;
     }
     __syncwarp();
     for (int k = part; there && k < a.topk; k += kLanes)
@@ -445,15 +442,11 @@ struct RouteSumsCta {
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1) any_route_sums(const __grid_constant__ RouteSums::Args a) {
   extern __shared__ __align__(128) uint8_t smem[];
-  static_assert(Tile::kCountsAt + sizeof(RangeShared<Tile>) <= Tile::kSharedBytes);
-  auto& ranges = *reinterpret_cast<RangeShared<Tile>*>(smem + Tile::kCountsAt);
   RouteSumsCta<Tile> cta(a, ptx::shared_address(smem));
   ptx::grid_dependency_launch();
   cta.multiply();
-  for (int i = cta.own.thread; i < Tile::kRanges * Tile::kExperts; i += Tile::kThreads) ranges.counts[i] = 0;
   cta.add_up();
-  cta.choose(ranges.counts);
-  if (a.ranges.starts != nullptr) store_ranges(a, ranges);
+  cta.choose();
 }
 
 }  // namespace nibble::backend::cuda

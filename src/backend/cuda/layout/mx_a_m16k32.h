@@ -1,6 +1,6 @@
 #pragma once
 // MXFP4 weights as the A operand of mma.sync.m16n8k16, for a few tokens: the one statement of the layout, used by the
-// packer (quantise/pack.cu), by the kernel and by the tests. How slices make a matrix: packed.h.
+// packer (quantise/quantise.cu), by the kernel and by the tests. How slices make a matrix: packed.h.
 //
 //   matrix = tiles of 16 rows, contiguous: rows/16 * tile_bytes. A tile is 16 * cols * 17/32 bytes, and 32 for each
 //   pair

@@ -15,7 +15,7 @@ namespace nibble::backend::cuda {
 namespace {
 
 KvPages carve_pages(const Dims& dims, int64_t pages, KvDtype kv, Carver& carver) {
-  const int64_t bytes = pages * kPageTokens * dims.kv_heads * page_row_bytes(page_type(kv).dtype, dims.head_dim);
+  const int64_t bytes = pages * kPageTokens * dims.kv_heads * page_row_bytes(kv, dims.head_dim);
   auto* keys = carver.take<std::byte>(bytes);
   return {.keys = keys, .values = carver.take<std::byte>(bytes), .type = kv};
 }
@@ -61,7 +61,6 @@ PackedArena carve_packed(const ArenaNeeds& needs, Carver& carver) {
   const Dims& d = needs.config.dims;
   const int64_t tokens = needs.config.max_tokens;
   PackedArena a;
-  if (!page_type(needs.kv).alone) a.qkv = carver.take<float>(tokens * (d.q_width() + 2 * d.kv_width()));
   a.expert_hidden = carver.take<F16>(tokens * d.topk * layout::block_pair_width(d.inter));
   a.residual_sum = carver.take<float>(std::min<int64_t>(tokens, kGemvTokens) * d.hidden);
   if (needs.config.own_experts) a.combined = carver.take<uint16_t>(split_pitch(tokens, d.hidden));
@@ -82,8 +81,6 @@ GemmArena carve_gemms(const ArenaNeeds& needs, Carver& carver) {
   if (std::any_of(arches.begin(), arches.end(), [](const Arch& arch) { return arch.experts_gemm.by_place; })) {
     a.placed_x = carver.take<uint16_t>(places * std::max(d.hidden, layout::block_pair_width(d.inter) / 2));
     a.row_scales = carver.take<float>(places);
-    a.ranges = {carver.take<int32_t>(expert_ranges(tokens) * d.experts), carver.take<int32_t>(d.experts),
-                carver.take_zeros<int>(1)};
   }
   a.y = carver.take<float>(std::max(pairs * d.hidden / 2, sum_floats(d, tokens, needs.card)));
   a.places = carver.take<int32_t>(pairs);

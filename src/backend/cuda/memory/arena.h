@@ -63,8 +63,6 @@ struct RowOrderArena {
 
 // What kernels of packed matrices have between them.
 struct PackedArena {
-  float* qkv = nullptr;           // [tokens, (heads + 2 * kv_heads) * head_dim] before rope, by a gemv, for pages whose
-                                  // values do not stand alone
   F16* expert_hidden = nullptr;   // [tokens, topk, layout::block_pair_width(inter)]
   float* residual_sum = nullptr;  // [min(tokens, 8), hidden] of a fused step, from attn_in to route: its CTAs still
                                   // read residual when the first of them has added delta
@@ -80,7 +78,6 @@ struct GemmArena {
   uint16_t* u = nullptr;         // [tokens, topk, layout::block_pair_width(inter)] f16, or by place
   uint16_t* placed_x = nullptr;  // x by place: down writes its results while gate_up still reads; SM90
   float* row_scales = nullptr;   // [max_places] where placed_x is codes of rows: x's, then u's
-  ExpertRanges ranges{};         // of steps of any_route_sums; SM90
   float* y = nullptr;            // what readers add up; of the experts, in bf16, [tokens, topk, hidden]
   int32_t* places = nullptr;     // [tokens, topk]
   PairLists lists;
@@ -141,7 +138,7 @@ struct Arena {
   float* expert_out = nullptr;      // [tokens, topk, hidden]
   float* logits = nullptr;          // [rows, vocab]
   PairLists lists;
-  // Where two ranks that exchange their parts whole find both, by sum (comm/share_box.h); not in the allocation
+  // Where two ranks that exchange their parts whole find both, by sum (comm/mailbox.h); not in the allocation
   uint32_t *both_of_o = nullptr, *both_of_experts = nullptr;
   std::optional<RowOrderArena> row_order;
   std::optional<PackedArena> packed;

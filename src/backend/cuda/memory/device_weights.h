@@ -6,7 +6,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/dense/gemv_plan.h"
-#include "backend/cuda/experts/plain_moe.h"
+#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/layout/packed.h"
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/memory/upload.h"

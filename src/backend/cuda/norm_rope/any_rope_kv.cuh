@@ -10,21 +10,6 @@ inline constexpr int kRopeKvThreads = 256;
 inline constexpr int kMaxHalfHead = 128;  // of head_dim
 inline constexpr int kRopeKvSharedBytes = 2 * kMaxHalfHead * int{sizeof(float)};
 
-// The block of value `at` on, of value(0) to value(kBlock - 1), and its scale.
-template <class Row, class Value>
-__device__ void store_block(void* pages, int64_t at, int head_dim, const Value& value) {
-  static_assert(Row::kBlock % 4 == 0);
-  const RowPlace place = place_of<Row>(at, head_dim);
-  float most = 0;
-  for (int j = 0; j < Row::kBlock; ++j) most = ptx::max_nan(most, fabsf(value(j)));
-  const typename Row::Scale scale = Row::scale_of(most);
-  for (int j = 0; j < Row::kBlock; j += 4) {
-    const float four[] = {value(j), value(j + 1), value(j + 2), value(j + 3)};
-    Row::store4(static_cast<uint8_t*>(pages) + place.code + Row::code_bytes(j), scale, four);
-  }
-  store_scale<Row>(pages, place, scale);
-}
-
 // rope_kv: (x1, x2) -> (x1 c - x2 s, x2 c + x1 s), x1 = x[d], x2 = x[d + head_dim/2], for q in place and k into its
 // slot;
 //          v into its slot                                source: torch/model.py RotaryEmbedding, _apply_rotary_emb
@@ -58,34 +43,16 @@ __global__ void __launch_bounds__(kRopeKvThreads) any_rope_kv(const __grid_const
   const float* v = args.v + int64_t{token} * args.kv_heads * args.head_dim;
   const int slot = args.kv_slots[token];
   const int64_t page = slot / kPageTokens, offset = slot % kPageTokens;
-  if constexpr (Row::kAlone) {
-    for (int i = threadIdx.x; i < args.kv_heads * half; i += kRopeKvThreads) {
-      const int head = i / half, d = i % half, from = head * args.head_dim + d;
-      const int64_t to = ((page * args.kv_heads + head) * kPageTokens + offset) * args.head_dim + d;
-      const float k1 = k[from], k2 = k[from + half];
-      uint8_t* keys = static_cast<uint8_t*>(args.kv.keys) + Row::code_bytes(to);
-      uint8_t* values = static_cast<uint8_t*>(args.kv.values) + Row::code_bytes(to);
-      Row::store(keys, k1 * cosine[d] - k2 * sine[d]);
-      Row::store(keys + Row::code_bytes(half), k2 * cosine[d] + k1 * sine[d]);
-      Row::store(values, v[from]);
-      Row::store(values + Row::code_bytes(half), v[from + half]);
-    }
-  } else {
-    const int blocks = args.kv_heads * args.head_dim / Row::kBlock;
-    for (int i = threadIdx.x; i < 2 * blocks; i += kRopeKvThreads) {  // keys', then values'
-      const int from = i % blocks * Row::kBlock, head = from / args.head_dim, d = from % args.head_dim;
-      const int64_t to = ((page * args.kv_heads + head) * kPageTokens + offset) * args.head_dim + d;
-      if (i < blocks) {
-        const float* const x = k + head * args.head_dim;
-        store_block<Row>(args.kv.keys, to, args.head_dim, [&](int j) {
-          const int own = (d + j) % half;
-          return d + j < half ? x[own] * cosine[own] - x[own + half] * sine[own]
-                              : x[own + half] * cosine[own] + x[own] * sine[own];
-        });
-      } else {
-        store_block<Row>(args.kv.values, to, args.head_dim, [&](int j) { return v[from + j]; });
-      }
-    }
+  for (int i = threadIdx.x; i < args.kv_heads * half; i += kRopeKvThreads) {
+    const int head = i / half, d = i % half, from = head * args.head_dim + d;
+    const int64_t to = ((page * args.kv_heads + head) * kPageTokens + offset) * args.head_dim + d;
+    const float k1 = k[from], k2 = k[from + half];
+    uint8_t* keys = static_cast<uint8_t*>(args.kv.keys) + Row::code_bytes(to);
+    uint8_t* values = static_cast<uint8_t*>(args.kv.values) + Row::code_bytes(to);
+    Row::store(keys, k1 * cosine[d] - k2 * sine[d]);
+    Row::store(keys + Row::code_bytes(half), k2 * cosine[d] + k1 * sine[d]);
+    Row::store(values, v[from]);
+    Row::store(values + Row::code_bytes(half), v[from + half]);
   }
 }
 

@@ -65,7 +65,7 @@ void check_args(const RopeSums::Args& a) {
   require_shape(aligned(a.q) && aligned(a.cosine) && aligned(a.sine) && a.kv_slots != nullptr && aligned(a.kv.keys) &&
                     aligned(a.kv.values),
                 kName, "q, rope table and pages, 16-byte aligned, and slots", a.tokens);
-  static_cast<void>(page_type(a.kv.type));  // of one that there is
+  require_pages(a.kv.type);
 }
 
 void check_args(const Tap::Args& a) {

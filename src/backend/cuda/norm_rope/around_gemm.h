@@ -2,7 +2,7 @@
 // Norm and rope of steps of many tokens, which run on GEMMs. Decode kernels have them fused in. All pointers are device
 // memory, rows of floats 16-byte aligned. Plain C++.
 
-#include "backend/cuda/comm/share_box.h"
+#include "backend/cuda/comm/mailbox.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/gemv_plan.h"
 

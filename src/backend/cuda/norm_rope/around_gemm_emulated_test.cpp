@@ -12,7 +12,7 @@
 #include "backend/cuda/arch/sm90/norm_route.cuh"
 #include "backend/cuda/arch/sm90/split_gemm.cuh"
 #include "backend/cuda/testing/attend.h"
-#include "backend/cuda/testing/half_byte.cuh"
+#include "backend/cuda/testing/attend.h"
 #include "backend/cuda/norm_rope/any_rope_kv.cuh"
 
 #include <gtest/gtest.h>
@@ -109,13 +109,12 @@ TEST(around_gemm_emulated, combine_makes_a_row_per_token_of_a_rank) {
   }
 }
 
-template <class Rows>
 void emulate_rope_sums(const RopeSums::Args& args) {
-  emulate(rope_ctas(args), kRopeThreads, [&] { rope_sums<Rows>(args); });
+  emulate(rope_ctas(args), kRopeThreads, [&] { any_rope_sums_f32(args); });
 }
 
 TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
-  const auto run = emulate_rope_sums<PageRows>;
+  const auto run = emulate_rope_sums;
   check_rope<HostArray>({.tokens = 3, .heads = 4, .kv_heads = 2, .splits = 3}, run);
   check_rope<HostArray>(
       {.tokens = 1, .heads = 8, .kv_heads = 1, .splits = 1, .order = SplitSums::Order::kRows, .type = KvDtype::kF32},
@@ -201,14 +200,14 @@ TEST(around_gemm_emulated, split_gemm_is_the_plain_product) {
   check_split<HostArray>({.rows = 32, .cols = 192, .tokens = 130, .sms = 132}, run);
 }
 
-// Rows of f32 pages as a type's pages hold them: codes, and scales after a page's codes.
+// Rows of f32 pages as a type's pages hold them.
 std::vector<uint8_t> held_as(const TestPages& pages, const std::vector<uint8_t>& f32, int head_dim) {
   const auto dim = static_cast<size_t>(head_dim), rows = f32.size() / dim / sizeof(float);
   std::vector<uint8_t> bytes(rows * static_cast<size_t>(row_bytes(pages.type, head_dim)));
   std::vector<float> row(dim);
   for (size_t i = 0; i < rows; ++i) {
     std::memcpy(row.data(), f32.data() + i * dim * sizeof(float), dim * sizeof(float));
-    pages.encode(row, bytes.data() + pages.codes_at(i, head_dim), bytes.data() + pages.scales_at(i, head_dim));
+    pages.encode(row, bytes.data() + pages.codes_at(i, head_dim));
   }
   return bytes;
 }
@@ -221,8 +220,6 @@ void forget_rest(const TestPages& pages, std::vector<uint8_t>& bytes, const std:
     if (!std::isnan(first)) continue;
     std::memset(bytes.data() + pages.codes_at(i, head_dim), 0xff,
                 static_cast<size_t>(code_bytes(pages.type, head_dim)));
-    std::memset(bytes.data() + pages.scales_at(i, head_dim), 0xff,
-                static_cast<size_t>(scale_bytes(pages.type, head_dim)));
   }
 }
 
@@ -248,16 +245,16 @@ void check_held(const TestPages& pages, int rows, int head_dim, const Write& wri
   }
 }
 
-TEST(around_gemm_emulated, rope_fills_the_slots_of_half_byte_pages) {
+TEST(around_gemm_emulated, rope_fills_the_slots_of_pages_as_they_are_held) {
   const RopeCase c{.tokens = 5, .heads = 4, .kv_heads = 2, .splits = 3};
   const RopeFixture<HostArray> f(c);
   const TestSums sums(c.splits, c.tokens, static_cast<int>(f.bias().size()), c.order);
   const HostArray<uint8_t> on_sums(sums.values);
-  for (const TestPages* pages : {&kBf16Pages, &kE4m3Pages, &kHalfBytePages})
+  for (const TestPages* pages : {&kBf16Pages, &kE4m3Pages})
     check_held(*pages, (c.tokens / kPageTokens + 2) * c.kv_heads * kPageTokens, kHeadDim, [&](const KvPages& to) {
       RopeSums::Args args = f.args({on_sums.get(), c.splits, c.order});
       args.kv = to;
-      emulate_rope_sums<PageRowsAndHalfBytes>(args);
+      emulate_rope_sums(args);
     });
 }
 
@@ -284,7 +281,7 @@ TEST(around_gemm_emulated, the_general_rope_fills_the_slots_of_every_type) {
                               .kv_heads = kKvHeads,
                               .head_dim = dim};
       emulate(kTokens, kRopeKvThreads,
-              [&] { PageRowsAndHalfBytes::with(to.type, [&](auto row) { any_rope_kv<decltype(row)>(args); }); });
+              [&] { with_page_type(to.type, [&]<KvDtype kType>() { any_rope_kv<PageRow<kType>>(args); }); });
       for (int t = 0; t < kTokens && to.type == KvDtype::kF32; ++t)  // what all others are held against
         for (int head = 0; head < kKvHeads; ++head)
           for (int d = 0; d < dim; ++d) {
@@ -300,7 +297,7 @@ TEST(around_gemm_emulated, the_general_rope_fills_the_slots_of_every_type) {
             ASSERT_EQ(static_cast<const float*>(to.values)[at], v[static_cast<size_t>(from + d)]);
           }
     };
-    for (const TestPages* pages : {&kF32Pages, &kBf16Pages, &kE4m3Pages, &kHalfBytePages})
+    for (const TestPages* pages : {&kF32Pages, &kBf16Pages, &kE4m3Pages})
       check_held(*pages, 2 * kKvHeads * kPageTokens, dim, write);
   }
 }

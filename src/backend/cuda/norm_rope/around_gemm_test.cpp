@@ -34,8 +34,7 @@ class AroundGemm : public CudaTest {
         c, [&](const SplitGemmArgs& args, const SplitGemmPlan& plan) { Sm90SplitGemm::launch(args, plan, on_); });
   }
   const int sms_ = cuda_available().yes ? attribute(cudaDevAttrMultiProcessorCount) : 0;
-  const bool hopper_ = cuda_available().yes && attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-                       sm90_gemm_serves(layout::Packing::kBf16);
+  const bool hopper_ = cuda_available().yes && attribute(cudaDevAttrComputeCapabilityMajor) == 9 && sm90_is_built();
 };
 
 TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {

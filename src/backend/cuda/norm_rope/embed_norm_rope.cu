@@ -112,17 +112,15 @@ void RopeTable::launch(const Args& args, const Launch& on) {
 }
 
 void RopeKv::launch(const Args& args, const Launch& on) {
-  const Kernel kernel = kNames.of(page_type(args.kv.type).dtype);
+  require_pages(args.kv.type);
+  const Kernel kernel = kNames.of(args.kv.type);
   require_shape(args.tokens > 0, kernel, "at least one token", args.tokens);
   require_shape(args.head_dim > 0 && args.head_dim % 2 == 0 && args.head_dim <= 2 * kMaxHalfHead, kernel,
                 "an even head_dim of at most 256", args.head_dim);
-  static_cast<void>(page_row_bytes(args.kv.type, args.head_dim));  // whole blocks
-  with_page_type(
-      args.kv.type, [](const PageType&) { return true; },
-      [&]<KvDtype kType>() {
-        any_rope_kv<PageRow<kType>>
-            <<<static_cast<unsigned>(args.tokens), kRopeKvThreads, kRopeKvSharedBytes, on.stream>>>(args);
-      });
+  with_page_type(args.kv.type, [&]<KvDtype kType>() {
+    any_rope_kv<PageRow<kType>>
+        <<<static_cast<unsigned>(args.tokens), kRopeKvThreads, kRopeKvSharedBytes, on.stream>>>(args);
+  });
   launched(kernel, on);
 }
 

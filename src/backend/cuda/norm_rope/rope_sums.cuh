@@ -46,8 +46,7 @@ struct HeadQuads {
   __device__ void rotate(const Quad& cosine, const Quad& sine) {
     for (int i = 0; i < 4; ++i) rotate_pair(first.v[i], second.v[i], cosine.v[i], sine.v[i]);
   }
-  // Where q, or the token's slot of the pages, has them. The eight lanes that have a head call it together.
-  template <class Rows>
+  // Where q, or the token's slot of the pages, has them.
   __device__ void store(const RopeSums::Args& a, int slot) const {
     if (head < a.heads) {
       float* q = a.q + (int64_t{token} * a.heads + head) * kGemvHeadDim + d;
@@ -57,24 +56,12 @@ struct HeadQuads {
     }
     const bool is_key = head < a.heads + a.kv_heads;
     const int64_t at = place_in_pages(slot, a.kv_heads, head - a.heads - (is_key ? 0 : a.kv_heads)) + d;
-    void* const pages = is_key ? a.kv.keys : a.kv.values;
-    Rows::with(a.kv.type, [&](auto row) {
-      store_half<decltype(row)>(pages, at, first);
-      store_half<decltype(row)>(pages, at + kHalfHead, second);
+    auto* const pages = static_cast<uint8_t*>(is_key ? a.kv.keys : a.kv.values);
+    with_page_type(a.kv.type, [&]<KvDtype kType>() {
+      using Row = PageRow<kType>;
+      Row::store4(pages + Row::code_bytes(at), first.v);
+      Row::store4(pages + Row::code_bytes(at + kHalfHead), second.v);
     });
-  }
-
- private:
-  template <class Row>
-  __device__ static void store_half(void* pages, int64_t at, const Quad& q) {
-    static_assert(Row::kAlone || Row::kBlock == kHalfHead, "eight lanes have a block");
-    const float most = Row::kAlone ? 0.0f
-                                   : ptx::max_nan(ptx::max_nan(fabsf(q.v[0]), fabsf(q.v[1])),
-                                                  ptx::max_nan(fabsf(q.v[2]), fabsf(q.v[3])));
-    const auto scale = scale_of_lanes<Row, 8>(most);
-    const RowPlace place = place_of<Row>(at, kHeadDim);
-    Row::store4(static_cast<uint8_t*>(pages) + place.code, scale, q.v);
-    if (at % kHalfHead == 0) store_scale<Row>(pages, place, scale);
   }
 };
 
@@ -84,9 +71,7 @@ inline constexpr int kRopeThreads = 256, kRopeRows = 8;  // rows of a thread
   return (items + kRopeThreads - 1) / kRopeThreads;
 }
 
-// Rows: the types of pages that a launch can meet.
-template <class Rows>
-__device__ __forceinline__ void rope_sums(const RopeSums::Args& a) {
+__global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_constant__ RopeSums::Args a) {
   constexpr int kHalves = 2 * kHeadTiles, kTokens = kWarpLanes / kHalves;
   const int rows = a.rows(), heads = rows / kGemvHeadDim, lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   constexpr int kWarps = kRopeThreads / kWarpLanes;
@@ -111,11 +96,7 @@ __device__ __forceinline__ void rope_sums(const RopeSums::Args& a) {
   HeadQuads quads{token, head, d, {}, {}};
   HalfTile{a.tokens, rows, token, own}.add<4>(a.sums, [&] { quads.start(bias); }, quads.first, quads.second);
   if (rotates) quads.rotate(Quad::of(cosine), Quad::of(sine));
-  quads.store<Rows>(a, slot);
-}
-
-__global__ void __launch_bounds__(kRopeThreads) any_rope_sums_f32(const __grid_constant__ RopeSums::Args a) {
-  rope_sums<PageRows>(a);
+  quads.store(a, slot);
 }
 
 }  // namespace nibble::backend::cuda

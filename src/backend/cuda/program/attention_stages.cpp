@@ -2,6 +2,8 @@
 
 #include "backend/cuda/program/maker.h"
 
+#include "base/error.h"
+
 namespace nibble::backend::cuda {
 
 void Maker::choose_prefill() {
@@ -15,8 +17,7 @@ void Maker::choose_prefill() {
     prefill_kernel_ = *own;
     return share_tokens(args_.step.rows, program_.shares, prefill_.tile_tokens);
   }
-  program_.shares = {};
-  flash_ = false;
+  check(false, "the last architecture's attention serves every step");
 }
 
 Node& Maker::rope_table() {
@@ -50,13 +51,6 @@ void Maker::attn_in() {
                   .norm = b.w.attn_norm,
                   .eps = b.config.rms_eps};
   };
-  if (!pages_.alone) {  // whole rows: rope_sums has them
-    dense(shape_of(kQ, tokens_), tokens_, {kAttnNorm, kQ, kK, kV}, [input](const Binding& b) {
-      return GemvDense::Args{.weights = b.w.qkv.packed, .in = input(b), .y = b.at.packed->qkv};
-    });
-    qkv_sums_ = {nullptr, 1};
-    return;
-  }
   gemv<GemvQkv>({d_.q_width() + 2 * d_.kv_width(), d_.hidden, 1, packed}, tokens_,
                 {kAttnNorm, kQ, kK, kV, kQBias, kKBias, kVBias}, [input](const Binding& b, int64_t t) {
                   const Dims& d = b.config.dims;
@@ -94,7 +88,7 @@ void Maker::plain_attn_in() {
 }
 
 void Maker::plain_rope_kv() {
-  add<RopeKv>(RopeKv::kNames.of(pages_.dtype), per_token(tokens_), {}, [n = tokens()](const Binding& b) {
+  add<RopeKv>(RopeKv::kNames.of(pages_), per_token(tokens_), {}, [n = tokens()](const Binding& b) {
     const Dims& d = b.config.dims;
     return RopeKv::Args{.q = b.at.q,
                         .k = b.at.row_order->k,
@@ -126,9 +120,9 @@ void Maker::gemm_attn_in() {
 }
 
 void Maker::rope_sums() {
-  const int64_t kv = 2 * d_.kv_width(), kv_bytes = 2 * d_.kv_heads * page_row_bytes(pages_.dtype, d_.head_dim);
-  add<RopeSums>({kQBias, kKBias, kVBias}, [n = tokens(), sums = qkv_sums_, gemms = dense_gemms_](const Binding& b) {
-    return RopeSums::Args{.sums = {gemms ? b.at.gemm->y : b.at.packed->qkv, sums.splits, sums.order},
+  const int64_t kv = 2 * d_.kv_width(), kv_bytes = 2 * d_.kv_heads * page_row_bytes(pages_, d_.head_dim);
+  add<RopeSums>({kQBias, kKBias, kVBias}, [n = tokens(), sums = qkv_sums_](const Binding& b) {
+    return RopeSums::Args{.sums = {b.at.gemm->y, sums.splits, sums.order},
                           .bias = b.w.qkv.bias,
                           .q = b.at.q,
                           .cosine = b.at.rope.cosine,
@@ -156,28 +150,8 @@ void Maker::attend(LayerKind kind) {
     own.kind = kind;
     own.cost += cost_.of(stage_, kind, {.rows = rows});
   };
-  const int n = tokens(), window = to_int(d_.window_of(kind));
+  const int window = to_int(d_.window_of(kind));
   const auto of_kind = static_cast<size_t>(kind);
-  if (!flash_) {
-    return place(add<Attend>(Attend::kNames.of(pages_.dtype),
-                             fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
-                             [=](const Binding& b) {
-                               return Attend::Args{.q = b.at.q,
-                                                   .out = b.at.attn,
-                                                   .sinks = b.step.sinks ? b.w.sinks : nullptr,
-                                                   .token_row = b.step.token_row,
-                                                   .positions = b.step.last_key,
-                                                   .pages = b.step.pages[of_kind],
-                                                   .kv = b.kv(),
-                                                   .pages_per_row = b.step.pages_per_row[of_kind],
-                                                   .tokens = n,
-                                                   .heads = to_int(b.config.dims.heads),
-                                                   .kv_heads = to_int(b.config.dims.kv_heads),
-                                                   .head_dim = to_int(b.config.dims.head_dim),
-                                                   .window = window};
-                             }),
-                 {args_.step.rows.begin(), args_.step.rows.end()});
-  }
   const bool fp8 = args_.run.fp8_attention(), to_input = attend_stores_input();
   GemmInput input;  // without a pointer
   if (to_input) {
@@ -189,40 +163,50 @@ void Maker::attend(LayerKind kind) {
     hold(Slot::kAttn, head || in_codes(input.type) ? Held{} : held);  // others are rounded by attn_out
   }
   const auto args_of = [=](const Binding& b) {
-    FlashArgs args{.q = b.at.q,
-                   .out = b.at.attn,
-                   .sinks = b.step.sinks ? b.w.sinks : nullptr,
-                   .token_row = b.step.token_row,
-                   .positions = b.step.last_key,
-                   .pages = b.step.pages[of_kind],
-                   .keys = b.kv().keys,
-                   .values = b.kv().values,
-                   .pages_per_row = b.step.pages_per_row[of_kind],
-                   .heads = to_int(b.config.dims.heads),
-                   .kv_heads = to_int(b.config.dims.kv_heads),
-                   .window = window,
-                   .fp8 = fp8,
-                   .partials = b.at.attend->partials,
-                   .finished = b.at.attend->finished};
+    AttentionArgs args{.q = b.at.q,
+                       .out = b.at.attn,
+                       .sinks = b.step.sinks ? b.w.sinks : nullptr,
+                       .token_row = b.step.token_row,
+                       .positions = b.step.last_key,
+                       .pages = b.step.pages[of_kind],
+                       .kv = b.kv(),
+                       .pages_per_row = b.step.pages_per_row[of_kind],
+                       .heads = to_int(b.config.dims.heads),
+                       .kv_heads = to_int(b.config.dims.kv_heads),
+                       .window = window,
+                       .fp8 = fp8,
+                       .head_dim = to_int(b.config.dims.head_dim)};
     if (to_input)
       args.rounded = {b.config.head ? reinterpret_cast<uint16_t*>(b.at.head->attended) : b.at.gemm->x, input.type,
                       input.rows};
     return args;
   };
+  if (!flash_) {
+    return place(
+        add(Attend::kNames.of(pages_), fmt::format("a CTA per head and token, {} x {} CTAs", d_.heads, tokens_), {},
+            [=, n = tokens()](const Binding& b, const Launch& on) {
+              AttentionArgs args = args_of(b);
+              args.decode_count = n;
+              Attend::launch(args, on);
+            }),
+        {args_.step.rows.begin(), args_.step.rows.end()});
+  }
   std::vector<Row> decodes, prefills;
   for (const Row& row : args_.step.rows) (row.tokens <= kMaxDecodeTokens ? decodes : prefills).push_back(row);
   if (const auto count = to_int(std::ssize(program_.shares.decode)); count > 0) {
     const DecodePlan plan = plan_decode({.tokens = count,
                                          .kv_heads = to_int(d_.kv_heads),
-                                         .row_bytes = to_int(page_row_bytes(pages_.dtype, d_.head_dim)),
+                                         .row_bytes = to_int(page_row_bytes(pages_, d_.head_dim)),
                                          .window = window},
                                         device_);
-    Node& own = add(AttendDecode::name(pages_.dtype, fp8), plan.tile, {}, [=](const Binding& b, const Launch& on) {
-      FlashArgs args = args_of(b);
+    Node& own = add(AttendDecode::name(pages_, fp8), plan.tile, {}, [=](const Binding& b, const Launch& on) {
+      AttentionArgs args = args_of(b);
       args.decode_tokens = b.step.decode_tokens;
       args.decode_count = count;
       args.target = plan.target;
-      AttendDecode::launch(args, b.kv().type, plan, on);
+      args.partials = b.at.attend->partials;
+      args.finished = b.at.attend->finished;
+      AttendDecode::launch(args, plan, on);
     });
     own.shared_bytes = plan.smem_bytes;
     place(own, decodes);
@@ -232,23 +216,16 @@ void Maker::attend(LayerKind kind) {
   const Plan plan = prefill_.plan(tiles, d_.kv_heads, args_.card.facts);
   place(add(prefill_kernel_, plan.tile, {},
             [=, launch = prefill_.launch, ctas = to_int(plan.grid)](const Binding& b, const Launch& on) {
-              FlashArgs args = args_of(b);
+              AttentionArgs args = args_of(b);
               args.tiles = b.step.attend_tiles;
               args.tile_count = to_int(tiles);
               args.ctas = ctas;
-              launch(args, b.kv().type, on);
+              launch(args, on);
             }),
         prefills);
   int64_t read = 0;
   for (const Row& row : prefills) read += row.tokens;
   program_.nodes.back().moved = static_cast<double>(read * d_.q_width() * (4 + (to_input ? kInputBytes : 4)));
-}
-
-bool Maker::attend_stores_input() const {
-  if (args_.config.head) return flash_;
-  if (!flash_ || !dense_gemms_) return false;
-  const GemmInput in = input_of(shape_of(kO, tokens_), true);
-  return !in_codes(in.type) || program_.shares.prefill.empty() || prefill_.codes;
 }
 
 void Maker::attn_out() {

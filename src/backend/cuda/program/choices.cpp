@@ -94,12 +94,13 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 
 bool choose_flash(const BackendConfig& config, const RunConfig& run) {
   const Dims& d = config.dims;
-  const KvType& type = type_of(page_type(run.kv_type()).dtype);
+  const KvType& type = type_of(run.kv_type());
+  require_pages(type.dtype);
   const bool served = flash_serves(d.heads, d.kv_heads, d.head_dim, type.dtype);
   if (run.attention == AttentionKernel::kFlash && !served) {
     std::vector<std::string_view> words;
-    for (const PageType& pages : kPageTypes)
-      if (pages.decode) words.push_back(type_of(pages.dtype).word);
+    for (const KvType& each : kKvTypes)
+      if (on_tensor_cores(each.dtype)) words.push_back(each.word);
     throw Error(Code::kUnsupported,
                 "--attention-backend flash: want head_dim 64, num_attention_heads of up to 8 times num_key_value_heads "
                 "and a KV cache in {}, found head_dim {}, {} heads, {} key-value heads, {}",
@@ -119,8 +120,8 @@ bool choose_flash(const BackendConfig& config, const RunConfig& run) {
 bool prefill_takes(const Card& card, KvDtype type) {
   for (const Arch& arch : card.arches) {
     if (arch.prefill.serve == nullptr) continue;
-    const bool takes = arch.prefill.serve({page_type(type)}).has_value();
-    if (takes || arch.prefill.serve({page_type(KvDtype::kBf16)})) return takes;
+    const bool takes = arch.prefill.serve({type}).has_value();
+    if (takes || arch.prefill.serve({KvDtype::kBf16})) return takes;
   }
   return false;
 }

@@ -156,27 +156,25 @@ void Maker::route_sums() {
               });
   }
   hold_nothing({Slot::kNormed});
-  leaves_ranges_ = experts_gemms_ && experts_.by_place && !row_codes() && own_.all();
-  add<RouteSums>({kMlpNorm, kRouter, kRouterBias}, [n = tokens(), adds = norms_while_rounding_, delta = delta_,
-                                                    ranges = leaves_ranges_](const Binding& b) {
-    const NormSums::Args left = adds ? delta.norm(b, n) : NormSums::Args{};
-    return RouteSums::Args{.x = b.at.residual,
-                           .sums = left.sums,
-                           .bias = left.bias,
-                           .norm = b.w.mlp_norm,
-                           .weight = b.w.router.rows,
-                           .router_bias = b.w.router.bias,
-                           .inverse = b.at.packed->inverse,
-                           .logits = b.at.router_logits,
-                           .ids = b.at.expert_ids,
-                           .weights = b.at.expert_weights,
-                           .ranges = ranges ? b.at.gemm->ranges : ExpertRanges{},
-                           .tokens = n,
-                           .hidden = to_int(b.config.dims.hidden),
-                           .experts = to_int(b.config.dims.experts),
-                           .topk = to_int(b.config.dims.topk),
-                           .eps = b.config.rms_eps};
-  });
+  add<RouteSums>({kMlpNorm, kRouter, kRouterBias},
+                 [n = tokens(), adds = norms_while_rounding_, delta = delta_](const Binding& b) {
+                   const NormSums::Args left = adds ? delta.norm(b, n) : NormSums::Args{};
+                   return RouteSums::Args{.x = b.at.residual,
+                                          .sums = left.sums,
+                                          .bias = left.bias,
+                                          .norm = b.w.mlp_norm,
+                                          .weight = b.w.router.rows,
+                                          .router_bias = b.w.router.bias,
+                                          .inverse = b.at.packed->inverse,
+                                          .logits = b.at.router_logits,
+                                          .ids = b.at.expert_ids,
+                                          .weights = b.at.expert_weights,
+                                          .tokens = n,
+                                          .hidden = to_int(b.config.dims.hidden),
+                                          .experts = to_int(b.config.dims.experts),
+                                          .topk = to_int(b.config.dims.topk),
+                                          .eps = b.config.rms_eps};
+                 });
   program_.nodes.back().moved =
       moves(norms_while_rounding_ ? delta_.bytes(d_) + kResidualBytes * d_.hidden : 4 * d_.hidden);
 }
@@ -373,10 +371,9 @@ void Maker::round_u() {
 }
 
 void Maker::group_and_round(bool by_place, int tile_tokens) {
-  const auto group_of = [=, n = tokens(), own = own_, ranges = leaves_ranges_](const Binding& b) {
+  const auto group_of = [=, n = tokens(), own = own_](const Binding& b) {
     GroupTiles::Args args = group_args(b, b.at.gemm->lists, n, tile_tokens, own);
     args.places = b.at.gemm->places;
-    if (ranges) args.ranges = b.at.gemm->ranges;
     return args;
   };
   const int places = to_int(max_places(tokens_ * d_.topk, d_.experts));
@@ -394,7 +391,7 @@ void Maker::group_and_round(bool by_place, int tile_tokens) {
     }
     return args;
   };
-  if (leaves_ranges_ || (!row_codes() && group_while_rounding(by_place, tokens_ * d_.topk))) {
+  if (!row_codes() && group_while_rounding(by_place, tokens_ * d_.topk)) {
     add<GroupRound>({}, [=](const Binding& b) { return GroupRound::Args{group_of(b), round_of(b)}; });
     return;
   }

@@ -1,4 +1,4 @@
-#include "backend/cuda/program/held.h"
+#include "backend/cuda/program/program.h"
 
 #include "backend/cuda/layout/mx_b_n8k64.h"
 #include "backend/cuda/layout/wgmma_b.h"

@@ -1,6 +1,6 @@
 // What a slot shows of its bytes on the card.
 
-#include "backend/cuda/program/held.h"
+#include "backend/cuda/program/program.h"
 #include "backend/cuda/testing/gemm.h"
 
 #include <gtest/gtest.h>

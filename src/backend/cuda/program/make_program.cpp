@@ -2,7 +2,7 @@
 
 #include "backend/cuda/program/maker.h"
 
-#include "backend/cuda/comm/sum_way.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "base/error.h"
 
@@ -34,19 +34,61 @@ int in_atoms(int64_t rows) { return to_int((rows + layout::kAtomRows - 1) / layo
 
 }  // namespace
 
+SplitSums Delta::bound(const Binding& b) const {
+  SplitSums all = sums;
+  all.at = at(b.at);
+  if (sums.of_experts()) all.weights = b.at.expert_weights;
+  return all;
+}
+
+const float* Delta::rows(const Binding& b, int split, int64_t tokens) const {
+  if (!in_rows() || split >= sums.splits) return nullptr;
+  return static_cast<const float*>(at(b.at)) + split * tokens * b.config.dims.hidden;
+}
+
+NormSums::Args Delta::norm(const Binding& b, int tokens) const {
+  return {.x = b.at.residual,
+          .sums = bound(b),
+          .bias = wants_bias ? b.w.o.bias : nullptr,
+          .tokens = tokens,
+          .hidden = static_cast<int>(b.config.dims.hidden),
+          .eps = b.config.rms_eps};
+}
+
+Combine::Args Delta::combine(const Binding& b, int tokens) const {
+  return {.sums = bound(b),
+          .bias = wants_bias ? b.w.o.bias : nullptr,
+          .ids = sums.of_experts() ? b.at.expert_ids : nullptr,
+          .tokens = tokens,
+          .hidden = static_cast<int>(b.config.dims.hidden)};
+}
+
+DeltaValues Delta::values(const Binding& b, int64_t tokens) const {
+  DeltaValues all = extent(b.config.dims, tokens);
+  all.at = at(b.at);
+  return all;
+}
+
+DeltaValues Delta::extent(const Dims& dims, int64_t tokens) const {
+  check(!wants_combine(), "ranks add up a row per token");
+  if (sums.order == SplitSums::Order::kRows)
+    return {nullptr, sums.splits * tokens * dims.hidden, DeltaValues::Type::kF32};
+  return {.count = split_pitch(tokens, dims.hidden), .type = DeltaValues::Type::kBf16, .sent = sent};
+}
+
 Maker::Maker(const ProgramArgs& args)
     : args_(args),
       d_(args.config.dims),
       own_(own_of(args.config)),
       family_(choose_family(args.config, args.run)),
       flash_(choose_flash(args.config, args.run)),
-      pages_(args.pages.value_or(page_type(args.run.kv_type()))),
+      pages_(args.run.kv_type()),
       activations_(choose_activations(family_, args.run)),
       tuned_(args.tuned.value_or(args.card.tuned())),
       device_(plan_device(args.card.facts)),
       cost_{d_, StoredFormats::of({}, args.config.dense), cost_shard(args.config), 0, args.config.layer_experts} {
   if (!plain()) cost_.down_cols = hidden_width_;
-  cost_.formats.kv_row_bytes = page_row_bytes(pages_.dtype, d_.head_dim);
+  cost_.formats.kv_row_bytes = page_row_bytes(pages_, d_.head_dim);
   check(args.reduce == nullptr || is_rank(), "ranks are told which experts are theirs");
   for (const Row& row : args.step.rows) tokens_ += row.tokens;
   require_moe_tile(args.config, args.run, args.card);

@@ -55,7 +55,6 @@ struct Asked {
   RunConfig options{};
   DenseFormats dense{};
   cuda::Card card = kH200;
-  std::optional<cuda::PageType> pages{};
   cuda::layout::ModelScales scales{};
 };
 cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
@@ -64,8 +63,7 @@ cuda::Program plan(const std::vector<Row>& rows, const Asked& asked) {
                              .run = asked.options,
                              .step = {.rows = rows, .logit_rows = static_cast<int64_t>(rows.size())},
                              .card = asked.card,
-                             .scales = asked.scales,
-                             .pages = asked.pages});
+                             .scales = asked.scales});
 }
 
 std::vector<std::string> kernels(const cuda::Program& plan, Stage stage) {
@@ -334,10 +332,10 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
   EXPECT_EQ(tile(hopper, "sm90_grouped"), up->tile);
   EXPECT_THAT(kernels(plan(decode(256), {.options = {.family = KernelFamily::kGemm}}), Stage::kMoe),
               ElementsAre("any_group_round_f32", "sm90_grouped"));
-  // The router of many tokens tells where pairs lie.
   const cuda::Program many = plan({{0, 2048, 2048}}, {});
   EXPECT_THAT(kernels(many, Stage::kRoute), ElementsAre("any_route_sums"));
-  EXPECT_THAT(kernels(many, Stage::kMoe), ElementsAre("any_group_round_f32", "sm90_mxfp4_gemm<experts>"));
+  EXPECT_THAT(kernels(many, Stage::kMoe),
+              ElementsAre("any_moe_group_tiles", "any_round_f32", "sm90_mxfp4_gemm<experts>"));
   EXPECT_THAT(kernels(plan({{0, 2048, 2048}}, {.card = kGb10}), Stage::kMoe),
               ElementsAre("any_moe_group_tiles", "any_round_f32", "any_gemm<gate_up>", "any_gemm<mxfp4>"));
   // Two launches where something stands between them.
@@ -474,7 +472,7 @@ TEST(make_program, pages_of_a_type_without_kernels_are_refused_by_name_wherever_
   }
   EXPECT_FALSE(cuda::flash_serves(64, 8, 64, Kv::kInt8));
   for (const cuda::Arch& arch : cuda::architectures())
-    EXPECT_TRUE(arch.prefill.serve == nullptr || !arch.prefill.serve({{Kv::kInt8, false, false, false}}).has_value());
+    EXPECT_TRUE(arch.prefill.serve == nullptr || !arch.prefill.serve({Kv::kInt8}).has_value());
 }
 
 TEST(make_program, requantised_layers_are_named_by_what_they_hold) {
@@ -529,41 +527,6 @@ TEST(make_program, the_type_of_the_cache_names_the_attention) {
   EXPECT_EQ(attend({.attention = Attention::kReference}), "any_attend<bf16>");
   EXPECT_EQ(attend({.kv = Kv::kE4m3}), "any_attend_decode<e4m3>");
   EXPECT_EQ(attend({.kv = Kv::kE4m3, .attention = Attention::kReference}), "any_attend<e4m3>");
-}
-
-// As of a type with scales: products with rope at their end store value by value, and no prefill kernel takes it.
-TEST(make_program, pages_whose_values_do_not_stand_alone_are_written_by_rope_sums) {
-  const Asked asked{.options = {.kv = Kv::kE4m3},
-                    .pages = cuda::PageType{Kv::kE4m3, /*alone=*/false, /*decode=*/true, /*prefill=*/false}};
-  const auto both = [](const cuda::Program& planned) {
-    std::vector<std::string> names = kernels(planned, Stage::kAttnIn);
-    const std::vector<std::string> attend = kernels(planned, Stage::kAttend);
-    names.insert(names.end(), attend.begin(), attend.end());
-    return names;
-  };
-  const std::string decodes = "any_attend_decode<e4m3>", any = "any_attend<e4m3>", rope = "any_rope_sums_f32";
-  const cuda::Program one = plan(decode(1), asked);
-  EXPECT_THAT(both(one), ElementsAre("any_rope_table_f32", "gemv<dense, bf16>", rope, decodes, decodes));
-  EXPECT_TRUE(one.flash);
-  EXPECT_EQ(one.shares.decode.size(), 1);
-  for (const cuda::DeviceFacts& card : {kH200, kGb10}) {
-    Asked on = asked;
-    on.card = card;
-    for (const auto& rows : {kPrompt, std::vector<Row>{{0, 1, 5000}, {1, 512, 512}}}) {
-      const cuda::Program long_rows = plan(rows, on);
-      const std::vector<std::string> names = both(long_rows);
-      EXPECT_THAT(std::vector(names.end() - 3, names.end()), ElementsAre(rope, any, any));
-      EXPECT_TRUE(long_rows.shares.decode.empty() && long_rows.shares.prefill.empty());
-    }
-  }
-  Asked whole = asked;  // a prefill kernel that takes it
-  whole.pages->prefill = true;
-  EXPECT_THAT(kernels(plan(kPrompt, whole), Stage::kAttend),
-              ElementsAre(rope, "any_attend_prefill<e4m3>", "any_attend_prefill<e4m3>"));
-  EXPECT_THAT(kernels(plan(decode(64), asked), Stage::kAttend), ElementsAre(rope, decodes, decodes));
-  Asked marlin = asked;
-  marlin.options.family = KernelFamily::kStreaming;
-  EXPECT_THAT(both(plan(decode(40), marlin)), IsSupersetOf({std::string("gemv<dense, bf16>"), rope, decodes}));
 }
 
 TEST(make_program, what_the_backend_refuses_has_no_plan) {

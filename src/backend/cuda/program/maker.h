@@ -11,7 +11,6 @@
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "backend/cuda/program/choices.h"
-#include "backend/cuda/program/delta.h"
 #include "backend/cuda/program/program.h"
 #include "backend/cuda/quantise/round_blocks.h"
 
@@ -30,6 +29,35 @@
 namespace nibble::backend::cuda {
 
 [[nodiscard]] constexpr int to_int(int64_t value) { return static_cast<int>(value); }
+
+// The sums in which a stage leaves its delta: the next stage adds them to the residual.
+struct Delta {
+  SplitSums sums{nullptr, 1};    // without pointers; no splits: they are in the residual already
+  Place at = in<&Arena::delta>;  // where they lie
+  bool wants_bias = false;       // o's is still to be added
+  // On a rank it is the rank's part. Of two that send all, it has both ranks' parts.
+  DeltaValues::Sending sent = DeltaValues::Sending::kNot;
+
+  [[nodiscard]] bool added() const { return sums.splits == 0; }
+  // Floats, which a kernel of few tokens adds by itself.
+  [[nodiscard]] bool in_rows() const { return !added() && sums.order == SplitSums::Order::kRows; }
+  // The split-th of them, a step's tokens one after the other; null: it has no such rows.
+  [[nodiscard]] const float* rows(const Binding& b, int split, int64_t tokens) const;
+  // Bytes of a token.
+  [[nodiscard]] int64_t bytes(const Dims& dims) const { return sums.bytes() * dims.hidden; }
+
+  [[nodiscard]] SplitSums bound(const Binding& b) const;
+  // The arguments of a norm_sums that adds it.
+  [[nodiscard]] NormSums::Args norm(const Binding& b, int tokens) const;
+
+  // The sum over ranks wants a row per token, with its bias.
+  [[nodiscard]] bool wants_combine() const { return sums.of_experts() || wants_bias; }
+  [[nodiscard]] Combine::Args combine(const Binding& b, int tokens) const;
+  // What the sum over ranks adds up. REQUIRES !wants_combine().
+  [[nodiscard]] DeltaValues values(const Binding& b, int64_t tokens) const;
+  // The values without a pointer.
+  [[nodiscard]] DeltaValues extent(const Dims& dims, int64_t tokens) const;
+};
 
 // The kernel of an operation that serves a shape, of the first of a card's architectures that has one, and its plan.
 // Empty where none has.
@@ -111,7 +139,6 @@ class Maker {
   Node& head_norm(int64_t rows, Args args_of);
 
   // Attention.
-  // Where no prefill kernel takes such pages, any_attend serves the whole step.
   void choose_prefill();
   Node& rope_table();
   void plain_attn_in();
@@ -121,7 +148,7 @@ class Maker {
   void rope_sums();
   void attend(LayerKind kind);
   // Whether attention leaves its result as o's GEMM takes it; else any_round does it.
-  [[nodiscard]] bool attend_stores_input() const;
+  [[nodiscard]] bool attend_stores_input() const { return flash_ && (dense_gemms_ || args_.config.head); }
 
   // The experts.
   void choose_experts();
@@ -401,8 +428,8 @@ class Maker {
   const int64_t hidden_width_ = layout::block_pair_width(d_.inter);  // of the experts' hidden: columns of down
   const OwnExperts own_;
   const KernelFamily family_;
-  bool flash_;  // the step's attention is on tensor cores
-  const PageType pages_;
+  const bool flash_;  // the step's attention is on tensor cores
+  const KvDtype pages_;
   const Activations activations_;
   const Tuned tuned_;
   const PlanDevice device_;
@@ -416,7 +443,6 @@ class Maker {
   bool experts_gemms_ = false;         // GEMMs for the experts
   bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
   bool experts_added_ = false;         // what the last experts left, to the residual
-  bool leaves_ranges_ = false;         // the router says where pairs lie by expert
   SplitSums qkv_sums_;
   Delta delta_;
   std::optional<Delta> parts_;  // of delta_, which the sum over ranks combines

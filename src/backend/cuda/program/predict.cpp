@@ -1,7 +1,6 @@
 #include "backend/cuda/program/predict.h"
 
-#include "backend/cuda/comm/push.h"
-#include "backend/cuda/comm/sum_way.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/sampling/sample.h"
 #include "base/error.h"
@@ -116,7 +115,7 @@ StepTime predict_step(const PredictArgs& args) {
     const auto layers = static_cast<double>(layers_of(node, args.layer_kinds));
     const auto launches = static_cast<double>(node.launches);
     const double tokens = tokens_of(args.program, node);
-    const double activations = share.activation_bytes * tokens * static_cast<double>(args.dims.hidden) / launches;
+    const double activations = share.value_bytes * tokens * static_cast<double>(args.dims.hidden) / launches;
     const double moved = node.moved > 0 ? node.moved : activations;
     const LaunchTime one = launch_time(share,
                                        {.bytes = node.cost.bytes + moved,  // each reads the weights

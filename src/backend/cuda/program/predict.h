@@ -40,7 +40,7 @@ struct KernelShare {
   } matrix{};
   // Read and written per token and value of hidden, where the plan's cost has none; but for a multiprocessor's cycles
   // Node::moved goes first.
-  double activation_bytes = 0;
+  double value_bytes = 0;
   std::string_view from;  // a file of bench/results, or: assumed, and why
   [[nodiscard]] constexpr bool measured() const { return !from.starts_with("assumed"); }
 };

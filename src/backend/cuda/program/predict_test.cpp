@@ -2,7 +2,7 @@
 #include "backend/cuda/program/predict.h"
 
 #include "backend/cuda/arch/arch.h"
-#include "backend/cuda/comm/sum_way.h"
+#include "backend/cuda/comm/sums.h"
 #include "base/error.h"
 
 #include <gmock/gmock.h>
@@ -97,7 +97,7 @@ TEST(predict, products_are_held_to_the_peak_of_their_unit) {
 
 TEST(predict, what_moves_activations_is_told_by_the_steps_tokens) {
   const KernelShare& share = share_of("any_norm_sums_f32");
-  const double bytes = share.activation_bytes * 4096 * 2880;
+  const double bytes = share.value_bytes * 4096 * 2880;
   const double us = std::max(bytes / (1e12 * share.read), bytes / (100 * 1e9 * share.cycle_bytes)) * 1e6;
   EXPECT_NEAR(time_of(node(Stage::kRoute, "any_norm_sums_f32", {}), 4096).us, 2 * (share.step_us + us), 1e-6);
 }

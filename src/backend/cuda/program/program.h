@@ -7,15 +7,15 @@
 #include "backend/cuda/memory/arena.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/arch/arch.h"
-#include "backend/cuda/comm/push.h"
-#include "backend/cuda/comm/sum_way.h"
-#include "backend/cuda/experts/plain_moe.h"
+#include "backend/cuda/comm/sums.h"
+#include "backend/cuda/experts/experts.h"
 #include "backend/cuda/launch/launch.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/sampling/screen.h"
 #include "backend/cuda/layout/packed.h"
-#include "backend/cuda/program/held.h"
 #include "backend/plan.h"
+#include "backend/activations.h"
+#include "backend/cuda/dense/gemm_plan.h"
 
 #include <algorithm>
 #include <array>
@@ -23,6 +23,8 @@
 #include <functional>
 #include <optional>
 #include <vector>
+#include <cstddef>
+#include <span>
 
 namespace nibble::backend::cuda {
 
@@ -91,6 +93,30 @@ struct Binding {
   [[nodiscard]] float* rest(int64_t tokens) const { return at.delta + tokens * config.dims.hidden; }
 };
 
+// What a step leaves in a slot of backend.h: where it lies on the card, and how.
+struct Held {
+  enum class Type : uint8_t {
+    kF32,
+    kI32,
+    kF16,
+    kBf16,
+    kCodes  // in rows of layout/mx_b_n8k64.h
+  };
+  Place at = nullptr;  // null: no kernel writes it, its value is fused into the next kernel
+  int64_t rows = 0, cols = 0;
+  Type type = Type::kF32;
+  InputType codes = InputType::kMxfp8;          // of kCodes
+  int splits = 1;                               // of so many rows, to be added
+  int64_t width = cols;                         // values of a row in memory
+  int64_t panel_rows = 0;                       // of panels (layout/wgmma_b.h); 0: row after row
+  Place places = nullptr;                       // [rows] int32: which of the panels' rows it is; -1: it is not there
+  Activations rounded_to = Activations::kBf16;  // before the next kernel reads it
+
+  [[nodiscard]] int64_t bytes() const;
+  // [rows, cols] of a copy of these bytes and of the places.
+  [[nodiscard]] std::vector<float> values(std::span<const std::byte> memory, std::span<const int32_t> place_of) const;
+};
+
 // A kernel, and how it is launched: once in each of its layers, or once outside the layers.
 struct Node : PlannedKernel {
   std::function<void(const Binding&, const Launch&)> launch;
@@ -120,7 +146,7 @@ struct Reduce {
   int ranks = 2, ranks_on_card = 1;
   // Every message. Else a push makes the bf16 rows itself, and in a fused step it adds short sums to the residual.
   bool by_nccl = false;
-  // Where values go that are sent as they are made (sum_way.h sent_as_made).
+  // Where values go that are sent as they are made (sums.h sent_as_made).
   PartPlaces places{};
   Exchange exchange{};
   std::function<void(const DeltaValues&, const Launch&)> launch;
@@ -137,12 +163,11 @@ struct ProgramArgs {
   const RunConfig& run;
   StepShape step;
   const Card& card;
-  const Reduce* reduce = nullptr;   // for a rank (BackendConfig::own_experts); null: a delta stays the rank's part
-  layout::ModelScales scales{};     // of the MXFP4 matrices
-  std::optional<Tuned> tuned{};     // instead of the card's
-  std::optional<PageType> pages{};  // instead of the one of run's KV type
-  bool screened = false;            // the step's logits are for draws by temperature alone
-  bool fed_back = false;            // of a head: the step has no taps (EmbedArgs)
+  const Reduce* reduce = nullptr;  // for a rank (BackendConfig::own_experts); null: a delta stays the rank's part
+  layout::ModelScales scales{};    // of the MXFP4 matrices
+  std::optional<Tuned> tuned{};    // instead of the card's
+  bool screened = false;           // the step's logits are for draws by temperature alone
+  bool fed_back = false;           // of a head: the step has no taps (EmbedArgs)
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);

@@ -174,7 +174,8 @@ TEST(RankProgram, leaves_a_row_per_token_to_the_sum) {
   const std::vector<Row> long_prompt = {{0, 2000, 2000}};
   EXPECT_THAT(kernels_of(Stage::kAttnOut, false, long_prompt), ElementsAre("sm90_dense_gemm", "any_push_barrier"));
   EXPECT_THAT(kernels_of(Stage::kMoe, false, long_prompt),
-              ElementsAre("any_group_round_f32", "sm90_mxfp4_gemm<experts>", "any_combine_f32", "any_push_barrier"));
+              ElementsAre("any_moe_group_tiles", "any_round_f32", "sm90_mxfp4_gemm<experts>", "any_combine_f32",
+                          "any_push_barrier"));
   const std::vector<Row> longest = {{0, 9000, 9000}};
   EXPECT_THAT(kernels_of(Stage::kAttnOut, false, longest),
               ElementsAre("sm90_dense_gemm", "any_combine_f32", "any_share_reduce<bf16>"))

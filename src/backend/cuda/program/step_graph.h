@@ -15,11 +15,6 @@
 
 namespace nibble::backend::cuda {
 
-struct GraphExecDestroy {
-  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
-};
-using GraphExec = std::unique_ptr<CUgraphExec_st, GraphExecDestroy>;
-
 // What the stream recorded since cudaStreamBeginCapture.
 [[nodiscard]] GraphExec captured(cudaStream_t stream);
 

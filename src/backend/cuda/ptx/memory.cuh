@@ -36,11 +36,6 @@ __device__ __forceinline__ uint64_t load_relaxed(const uint64_t* global) {
   return value;
 }
 
-// Nobody waits for what was there. Subnormal numbers count as zeros.
-__device__ __forceinline__ void add(float* global, float value) {
-  asm volatile("red.global.add.f32 [%0], %1;" ::"l"(global), "f"(value) : "memory");
-}
-
 // PTX ISA §9.7.9.8 (ld.cg: from L2, whatever L1 remembers).
 __device__ __forceinline__ float load_l2(const float* global) { return __ldcg(global); }
 __device__ __forceinline__ float4 load_l2x4(const float* global) {  // 16-byte aligned

@@ -34,16 +34,8 @@ __device__ __forceinline__ uint32_t load_shared2(uint32_t address) {
   return v;
 }
 
-__device__ __forceinline__ void store_shared2(uint32_t address, uint16_t v) {
-  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
-}
-
 __device__ __forceinline__ void store_shared4(uint32_t address, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
-
-__device__ __forceinline__ void store_shared8(uint32_t address, const uint32_t (&v)[2]) {
-  asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(address), "r"(v[0]), "r"(v[1]) : "memory");
 }
 
 __device__ __forceinline__ void store_shared16(uint32_t address, const float (&v)[4]) {

@@ -128,7 +128,7 @@ NIBBLE_WGMMA(22, "176", "%88,%89,%90,%91", "%92", "%93", "%94")
 NIBBLE_WGMMA(24, "192", "%96,%97,%98,%99", "%100", "%101", "%102")
 #undef NIBBLE_WGMMA
 
-// A product of bf16 and 128 columns without strings: they change what ptxas (13.0) makes of arch/sm90/peak.cu.
+// A product of bf16 and 128 columns without strings: they change what ptxas (13.0) makes of arch/sm90/kernels.cu.
 __device__ __forceinline__ void wgmma(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NIBBLE_NUMBERS_16
                "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"

@@ -1,13 +1,12 @@
 #pragma once
 // round: Round::Args (gemm_plan.h), to nearest, or as codes; group_round: GroupTiles::Args' lists too
-// grid one CTA per token, a thread per chunk of 8 slots, by ranges per four; of group_round each places its token's
-//      pairs, after those of its range (ExpertRanges) or of all tokens, which it counts, and its warps list an expert's
-//      tiles each
-// bytes tokens * cols * (4 + 2 copies); group_round: and of ids, from L2, its range's or tokens^2 * topk * 4
+// grid one CTA per token, a thread per chunk of 8 slots; of group_round each places its token's pairs, after those of
+// all
+//      tokens, which it counts, and its warps list an expert's tiles each
+// bytes tokens * cols * (4 + 2 copies); group_round: and of ids, from L2, tokens^2 * topk * 4
 // measured 2026-11-21 (H200), panels: 8192 x 2880 37 µs, with 4 copies 93 µs (67 % of read speed); 2026-11-22 (H100),
 //      in a step of 20b, 256 x 2880 with 4 copies: group_round 5.9 µs, moe_group and round 8.3; 2026-11-26 (H200), 4
-//      copies: 8192 round 88 µs, moe_group 19; (H100) by ranges, normed: 8192 110 µs (2.6 TB/s; 117 with a chunk a
-//      thread, whose twelve warps each looked for the places), of which reads 35; 2048 27 (31); rows side by side 103
+//      copies: 8192 round 88 µs, moe_group 19
 
 #include "backend/cuda/dense/gemm_input.cuh"
 #include "backend/cuda/experts/moe_group.cuh"
@@ -142,106 +141,6 @@ __global__ void __launch_bounds__(kRoundTokenThreads)
   __syncthreads();
   store_own_tiles(group, shared.counts);
   if (mine) chunk.store(args, [&](int copy) { return int64_t{shared.places[copy]}; });
-}
-
-// Eight columns of a token from k on.
-struct RoundEight {
-  float v[kEighth];
-
-  __device__ void load(const Round::Args& args, int64_t token, int k) {
-    const auto* const from = reinterpret_cast<const float4*>(args.from + token * args.cols + k);
-    const float4 four[2] = {from[0], from[1]};
-    v[0] = four[0].x, v[1] = four[0].y, v[2] = four[0].z, v[3] = four[0].w;
-    v[4] = four[1].x, v[5] = four[1].y, v[6] = four[1].z, v[7] = four[1].w;
-  }
-  __device__ void scale(float inverse, const Bf16* norm) {
-    const uint4 eight = *reinterpret_cast<const uint4*>(norm);
-    const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-    for (int i = 0; i < kEighth / 2; ++i) {
-      v[2 * i] *= inverse * __uint_as_float(pairs[i] << 16);
-      v[2 * i + 1] *= inverse * __uint_as_float(pairs[i] & 0xffff0000u);
-    }
-  }
-};
-
-// Where chunk i of a row lies in panels: place_in_panels of k = 2 (i % 4) of block i / 4, in fewer instructions.
-[[nodiscard]] constexpr int64_t chunk_in_panels(int64_t rows, uint32_t row, uint32_t i) {
-  return i / 8 * rows * layout::kPanelK + int64_t{row} * layout::kPanelK + (i % 8 ^ row % layout::kAtomRows) * 8;
-}
-static_assert([] {
-  for (uint32_t row = 0; row < 16; ++row)
-    for (uint32_t i = 0; i < 16; ++i)
-      if (chunk_in_panels(16, row, i) != layout::place_in_panels(16, row, i / 4 * layout::kBlockK + i % 4 * 2))
-        return false;
-  return true;
-}());
-
-inline constexpr int kRoundTogether = 4;  // chunks of a thread
-[[nodiscard]] constexpr int round_ranges_threads(int cols) {
-  return (cols / 8 + kRoundTogether * 32 - 1) / (kRoundTogether * 32) * 32;
-}
-
-// Rounding with ExpertRanges: every warp finds the places of the token's pairs for itself, that of pair k in lane k,
-// while the columns that it rounds are on their way.
-__global__ void __launch_bounds__(kRoundTokenThreads / kRoundTogether)
-    any_group_round_ranges_f32(const __grid_constant__ GroupTiles::Args group,
-                               const __grid_constant__ Round::Args args) {
-  constexpr unsigned kAll = 0xffffffffu;
-  constexpr int kTogether = 4;  // loads of ids under way
-  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, token = static_cast<int>(blockIdx.x);
-  const int threads = static_cast<int>(blockDim.x), chunks = args.cols / 8;
-  const int range = token / kRangeTokens, first_pair = token * group.topk, end = first_pair + group.topk;
-  ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
-  const bool has_pair = lane < group.topk;
-  const int expert = has_pair ? group.expert_ids[first_pair + lane] : -1;
-  const float inverse = args.norm != nullptr ? args.inverse[token] : 1.0f;
-  const auto first_k = [&](int c) { return tid + c * threads < chunks ? kEighth * (tid + c * threads) : 0; };
-  RoundEight eights[kRoundTogether];
-#pragma unroll
-  for (int c = 0; c < kRoundTogether; ++c) eights[c].load(args, token, first_k(c));
-  int place = has_pair ? group.ranges.starts[int64_t{range} * group.experts + expert] : 0;
-  for (int from = range * kRangeTokens * group.topk; from < end; from += kTogether * 32) {
-    int others[kTogether];
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const int pair = from + i * 32 + lane;
-      others[i] = pair < end ? group.expert_ids[pair] : -1;
-    }
-    for (int k = 0; k < group.topk; ++k) {
-      const int own = __shfl_sync(kAll, expert, k);
-      int before = 0;
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i)
-        before += __popc(__ballot_sync(kAll, others[i] == own && from + i * 32 + lane < first_pair + k));
-      if (lane == k) place += before;
-    }
-  }
-  if (tid < group.topk) {
-    group.places[first_pair + lane] = place;
-    group.pairs[place] = first_pair + lane;
-  }
-  store_own_tiles(group, group.ranges.counts);
-  if (args.norm != nullptr)
-#pragma unroll
-    for (int c = 0; c < kRoundTogether; ++c) eights[c].scale(inverse, args.norm + first_k(c));
-  const GemmInputRow to{args.to, 0, args.cols};
-#pragma unroll
-  for (int c = 0; c < kRoundTogether; ++c) {
-    uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = to.pack(eights[c].v[2 * i], eights[c].v[2 * i + 1]);
-    exchange_words(words);
-    const int chunk = tid + c * threads;
-#pragma unroll 1
-    for (int copy = 0; copy < args.copies; ++copy) {
-      const auto row = static_cast<uint32_t>(__shfl_sync(kAll, place, copy));
-      if (chunk < chunks)
-        *reinterpret_cast<uint4*>(args.to.at + chunk_in_panels(args.to.rows, row, static_cast<uint32_t>(chunk))) = {
-            words[0], words[1], words[2], words[3]};
-    }
-  }
 }
 
 }  // namespace nibble::backend::cuda

@@ -4,7 +4,6 @@
 #include "backend/kv_dtype.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/testing/gemm.h"
-#include "backend/testing/kv_half_byte.h"
 #include "base/random.h"
 
 #include <algorithm>
@@ -32,21 +31,15 @@ struct AttendSequence {
 struct TestPages {
   const KvType& type;
   void (*round)(std::span<float> row);
-  void (*encode)(std::span<const float> row, uint8_t* codes, uint8_t* scales);
+  void (*encode)(std::span<const float> row, uint8_t* codes);
 
-  // Bytes from the first page: of the codes of row number `row`, in pages of such rows, and of its scales.
+  // Bytes of row number `row`, from the first page's on.
   [[nodiscard]] size_t codes_at(size_t row, int values) const {
-    return row / kPageTokens * kPageTokens * static_cast<size_t>(row_bytes(type, values)) +
-           row % kPageTokens * static_cast<size_t>(code_bytes(type, values));
-  }
-  [[nodiscard]] size_t scales_at(size_t row, int values) const {
-    return codes_at(row / kPageTokens * kPageTokens, values) +
-           kPageTokens * static_cast<size_t>(code_bytes(type, values)) +
-           row % kPageTokens * static_cast<size_t>(scale_bytes(type, values));
+    return row * static_cast<size_t>(row_bytes(type, values));
   }
 };
 template <class Code>
-void encode_values(std::span<const float> row, uint8_t* codes, uint8_t* /*scales*/) {
+void encode_values(std::span<const float> row, uint8_t* codes) {
   for (size_t d = 0; d < row.size(); ++d) {
     const Code code = Code::from_float(row[d]);
     std::memcpy(codes + d * sizeof(Code), &code, sizeof(Code));
@@ -56,11 +49,9 @@ inline const TestPages kBf16Pages{type_of(KvDtype::kBf16), [](std::span<float> r
                                   encode_values<Bf16>};
 inline const TestPages kE4m3Pages{type_of(KvDtype::kE4m3), [](std::span<float> row) { round_kv(KvDtype::kE4m3, row); },
                                   encode_values<E4m3>};
-inline const TestPages kF32Pages{type_of(KvDtype::kF32), [](std::span<float> /*row*/) {},
-                                 [](std::span<const float> row, uint8_t* codes, uint8_t* /*scales*/) {
-                                   std::memcpy(codes, row.data(), row.size_bytes());
-                                 }};
-inline const TestPages kHalfBytePages{kHalfByte, round_half_bytes, encode_half_bytes};
+inline const TestPages kF32Pages{
+    type_of(KvDtype::kF32), [](std::span<float> /*row*/) {},
+    [](std::span<const float> row, uint8_t* codes) { std::memcpy(codes, row.data(), row.size_bytes()); }};
 
 // Keys and values of all sequences in shuffled pages; NaN wherever no sequence has written.
 struct AttendFixture {
@@ -213,8 +204,7 @@ struct AttendFixture {
     const auto dim = static_cast<size_t>(shape.head_dim);
     std::vector<uint8_t> bytes(from.size() / dim * static_cast<size_t>(row_bytes(held.type, shape.head_dim)));
     for (size_t row = 0; row < from.size() / dim; ++row)
-      held.encode({from.data() + row * dim, dim}, bytes.data() + held.codes_at(row, shape.head_dim),
-                  bytes.data() + held.scales_at(row, shape.head_dim));
+      held.encode({from.data() + row * dim, dim}, bytes.data() + held.codes_at(row, shape.head_dim));
     return bytes;
   }
   // All bits of the step's keys or values set, as before it.
@@ -224,8 +214,6 @@ struct AttendFixture {
         const size_t row = at(token_row[t], positions[t], head) / static_cast<size_t>(shape.head_dim);
         std::memset(bytes.data() + held.codes_at(row, shape.head_dim), 0xff,
                     static_cast<size_t>(code_bytes(held.type, shape.head_dim)));
-        std::memset(bytes.data() + held.scales_at(row, shape.head_dim), 0xff,
-                    static_cast<size_t>(scale_bytes(held.type, shape.head_dim)));
       }
   }
 

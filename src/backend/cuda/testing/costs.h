@@ -5,7 +5,7 @@
 
 #include "backend/cuda/arch/sm121/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
-#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sums.h"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/experts/experts.h"
@@ -155,8 +155,7 @@ struct AttendHeads {
 [[nodiscard]] inline KernelCost cost(const RouteSums::Args& a) {
   const int64_t count = int64_t{a.tokens} * a.hidden, out = int64_t{a.tokens} * a.experts;
   return {.bytes = count * (4 + a.sums.bytes() + (a.sums.splits > 0 ? 4 : 0)) + 2 * int64_t{a.experts} * a.hidden +
-                   4 * out + 8 * int64_t{a.tokens} * a.topk +
-                   (a.ranges.starts != nullptr ? 12 * expert_ranges(a.tokens) * a.experts : 0),
+                   4 * out + 8 * int64_t{a.tokens} * a.topk,
           .flops = 4 * out * a.hidden};
 }
 

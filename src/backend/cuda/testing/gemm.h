@@ -281,25 +281,6 @@ inline PlainGroups plain_groups(const std::vector<int32_t>& ids, int experts, in
   return groups;
 }
 
-// ExpertRanges of the same.
-struct PlainRanges {
-  std::vector<int32_t> starts, counts;
-};
-inline PlainRanges plain_ranges(const std::vector<int32_t>& ids, int topk, int experts) {
-  const auto width = static_cast<size_t>(experts), range_pairs = static_cast<size_t>(kRangeTokens * topk);
-  PlainRanges ranges{std::vector<int32_t>((ids.size() + range_pairs - 1) / range_pairs * width),
-                     std::vector<int32_t>(width)};
-  int32_t first = 0;
-  for (size_t e = 0; e < width; ++e) {
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (i % range_pairs == 0) ranges.starts[i / range_pairs * width + e] = first + ranges.counts[e];
-      if (ids[i] == static_cast<int32_t>(e)) ++ranges.counts[e];
-    }
-    first += (ranges.counts[e] + kGroupAlign - 1) / kGroupAlign * kGroupAlign;
-  }
-  return ranges;
-}
-
 // A row of activations.
 struct GemmRow {
   const uint16_t* x;

@@ -10,7 +10,7 @@ void Sm121MxGemm::launch(const GemmArgs& args, const GemmPlan& /*plan*/, const L
   require_shape(false, name(args), "a build for sm_120a or sm_121a", args.tokens);
 }
 
-void Sm121AttendPrefill::launch(const FlashArgs& args, KvDtype /*type*/, const Launch& /*on*/) {
+void Sm121AttendPrefill::launch(const AttentionArgs& args, const Launch& /*on*/) {
   require_shape(false, kName, "a build for sm_120a or sm_121a", args.tile_count);
 }
 

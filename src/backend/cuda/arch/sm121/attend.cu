@@ -6,8 +6,8 @@
 
 namespace nibble::backend::cuda {
 
-void Sm121AttendPrefill::launch(const FlashArgs& args, KvDtype type, const Launch& on) {
-  launch_prefill_fp8<ScaledFp8<NativeMx>>(args, type, kName, on);
+void Sm121AttendPrefill::launch(const AttentionArgs& args, const Launch& on) {
+  launch_prefill_fp8<ScaledFp8<NativeMx>>(args, kName, on);
 }
 
 }  // namespace nibble::backend::cuda

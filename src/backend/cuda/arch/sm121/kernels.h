@@ -7,8 +7,6 @@
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/mx_b_n8k64.h"
 
-#include <cstdint>
-
 namespace nibble::backend::cuda {
 
 // sm121_mx_gemm: 8 tiles of 16 rows, up to 64 or 128 tokens.
@@ -49,7 +47,7 @@ static_assert(mx_ctas(128) * (mx_shared_bytes(InputType::kMxfp8, 128, 4096) + 10
 // Attention over prompts in FP8. REQUIRES args.fp8. Throws Error(kUnsupported) for pages other than e4m3.
 struct Sm121AttendPrefill {
   static constexpr Kernel kName{"any_attend_prefill_fp8<mx>"};
-  static void launch(const FlashArgs& args, KvDtype type, const Launch& on);
+  static void launch(const AttentionArgs& args, const Launch& on);
 };
 // plan: plan_mx_gemm of the same shape, with the tile that the groups were made with.
 struct Sm121MxGemm {

@@ -105,8 +105,7 @@ Arch sm121() {
       .prefill = {.serve = serve_sm121_prefill,
                   .plan = plan_prefill,
                   .launch = Sm121AttendPrefill::launch,
-                  .tile_tokens = kPrefillTokens,
-                  .codes = true},
+                  .tile_tokens = kPrefillTokens},
       .peak = {.of = "mxfp8 x mxfp4 (block-scaled mma.sync)", .launch = sm121_peak_mx, .exact16 = false},
   };  // not tuned: nobody has measured
 }

@@ -6,13 +6,11 @@ namespace nibble::backend::cuda {
 
 double sm90_peak_wgmma(const PeakLaunch& /*args*/, CUstream_st* /*stream*/) { return 0; }
 
-bool sm90_attend_serves(KvDtype /*type*/) { return false; }
+bool sm90_is_built() { return false; }
 
-void Sm90AttendPrefill::launch(const FlashArgs& args, KvDtype /*type*/, const Launch& /*on*/) {
+void Sm90AttendPrefill::launch(const AttentionArgs& args, const Launch& /*on*/) {
   require_shape(false, kName, "a build for sm_90a", args.tile_count);
 }
-
-bool sm90_gemm_serves(layout::Packing /*packing*/) { return false; }
 
 void Sm90SplitGemm::launch(const SplitGemmArgs& args, const SplitGemmPlan& /*plan*/, const Launch& /*on*/) {
   require_shape(false, kName, "a build for sm_90a", args.tokens);

@@ -1,7 +1,7 @@
 #pragma once
 // attend_prefill on wgmma: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tiles of tokens of a row, whose keys
 // may have come in earlier steps                                                           source: torch/model.py sdpa
-// args: attend_plan.h FlashArgs     keys, values bf16     q, out f32
+// args: attend_plan.h AttentionArgs     keys, values bf16     q, out f32
 // grid one CTA per SM takes (tile, kv head) after (tile, kv head), the longest tiles first: 3 warpgroups of 64 rows = 8
 //      tokens x 8 query heads, and four warps that copy pages by cp.async, swizzled, into a ring that they share, on
 //      into the next work, whose queries they call to L2; pages behind every window are skipped, positions are looked
@@ -126,7 +126,7 @@ struct PageRing {
 
 // A CTA's share of (tile, kv head), the longest first, dealt to and fro so that every CTA gets as much.
 struct AttendWorkTiles {
-  const FlashArgs& args;
+  const AttentionArgs& args;
   int round = 0;
   struct Work {
     AttendTile tile;
@@ -146,7 +146,7 @@ struct AttendWorkTiles {
 };
 
 // A token's of a kv head, to L2: who reads them waits for them.
-__device__ __forceinline__ void prefetch_queries(const FlashArgs& args, int token, int kv_head) {
+__device__ __forceinline__ void prefetch_queries(const AttentionArgs& args, int token, int kv_head) {
   constexpr int kLine = 128 / int{sizeof(float)};
   const int values = args.heads / args.kv_heads * kHeadDim;
   const float* const from = args.q + (int64_t{token} * args.heads) * kHeadDim + int64_t{kv_head} * values;
@@ -157,7 +157,7 @@ __device__ __forceinline__ void prefetch_queries(const FlashArgs& args, int toke
 // outside `visible` becomes zero: perhaps nobody has written it. A warp has one page under way: the fence waits for all
 // of its copies, so that pages overlap only between warps.
 template <class Tile>
-__device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring, int own) {
+__device__ void copy_pages(const AttentionArgs& args, const PageRing<Tile>& ring, int own) {
   using Kv = typename Tile::Kv;
   constexpr int kRows = kAttendLanes / Kv::kChunks;  // that the lanes copy at once
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes, row = lane / Kv::kChunks, chunk = lane % Kv::kChunks;
@@ -171,8 +171,8 @@ __device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring, in
     for (int page = visible.last / kPageTokens; page >= visible.first_page(); --page, ++i) {
       if (i % Tile::kCopyWarps != own) continue;
       const int64_t from = (int64_t{pages[page]} * args.kv_heads + work.kv_head) * Tile::kHalfBytes + lane * 16;
-      const auto* keys = static_cast<const uint8_t*>(args.keys) + from;
-      const auto* values = static_cast<const uint8_t*>(args.values) + from;
+      const auto* keys = static_cast<const uint8_t*>(args.kv.keys) + from;
+      const auto* values = static_cast<const uint8_t*>(args.kv.values) + from;
       const int first_key = page * kPageTokens + row;
       ring.wait_empty(i);
 #pragma unroll
@@ -194,7 +194,7 @@ __device__ void copy_pages(const FlashArgs& args, const PageRing<Tile>& ring, in
 
 // The queries of a warp's rows, scaled, where the warpgroup's begin in shared memory: row 8 * token + head.
 template <class Tile>
-__device__ void copy_queries(const FlashArgs& args, const AttendWorkTiles::Work& work, uint32_t to) {
+__device__ void copy_queries(const AttentionArgs& args, const AttendWorkTiles::Work& work, uint32_t to) {
   using Kv = typename Tile::Kv;
   const int lane = static_cast<int>(threadIdx.x) % kAttendLanes;
   const int warp = static_cast<int>(threadIdx.x) / kAttendLanes, group = args.heads / args.kv_heads;
@@ -249,7 +249,7 @@ class AttendRows {
   using Kv = typename Tile::Kv;
   using Scores = float[Tile::kKeyTiles][4];
 
-  __device__ AttendRows(const FlashArgs& args, const AttendWorkTiles::Work& work, const PageRing<Tile>& ring,
+  __device__ AttendRows(const AttentionArgs& args, const AttendWorkTiles::Work& work, const PageRing<Tile>& ring,
                         uint32_t queries, int first)
       : args_(args), work_(work), ring_(ring), queries_(queries), first_(first) {
     const int last_page = work.visible.last / kPageTokens;
@@ -426,7 +426,7 @@ class AttendRows {
   __device__ __forceinline__ void score_again(int i, int n, float (&score)[4]) const {
     const int lane = static_cast<int>(threadIdx.x) % kAttendLanes, warp = static_cast<int>(threadIdx.x) / kAttendLanes;
     uint32_t b[kDimSteps][2];
-    Kv::load_keys(b, shared_rows<Kv>(ring_.stage(first_ + i), kPageTokens), 8 * n, lane);
+    Kv::load_keys(b, ring_.stage(first_ + i), 8 * n, lane);
 #pragma unroll
     for (int s = 0; s < kDimSteps; ++s) {
       uint32_t a[4];
@@ -436,7 +436,7 @@ class AttendRows {
     }
   }
 
-  const FlashArgs& args_;
+  const AttentionArgs& args_;
   const AttendWorkTiles::Work& work_;
   const PageRing<Tile>& ring_;
   uint32_t queries_;
@@ -448,7 +448,7 @@ class AttendRows {
 };
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, 1) sm90_attend_prefill(const __grid_constant__ FlashArgs args) {
+__global__ void __launch_bounds__(Tile::kThreads, 1) sm90_attend_prefill(const __grid_constant__ AttentionArgs args) {
   extern __shared__ __align__(128) uint8_t smem[];
   const PageRing<Tile> ring(smem);
   if (threadIdx.x == 0) ring.init();

@@ -50,27 +50,6 @@ struct DenseTile {
   static_assert(kStageBytes == dense_stage_bytes(kTokens) && kInputBytes % layout::kAtomBytes == 0);
 };
 
-// Stages of 64 k: x, then the row tiles' weights. Each has a barrier that says full and one that says empty.
-template <class Tile>
-struct DenseRing {
-  uint32_t base;
-
-  __device__ explicit DenseRing(const uint8_t* memory)
-      : base((ptx::shared_address(memory) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes) {}
-  __device__ uint32_t stage(int i) const { return base + static_cast<uint32_t>(i * Tile::kStageBytes); }
-  __device__ uint32_t full(int i) const {
-    return base + static_cast<uint32_t>(Tile::kStages * Tile::kStageBytes + 8 * i);
-  }
-  __device__ uint32_t empty(int i) const { return full(Tile::kStages + i); }
-  __device__ void init() const {
-    for (int i = 0; i < Tile::kStages; ++i) {
-      ptx::mbarrier_init(full(i), Tile::kCopiers + 1);  // and the bytes of x
-      ptx::mbarrier_init(empty(i), Tile::kConsumers);   // every lane, for racecheck: see gemv.cuh warp_arrive
-    }
-    ptx::fence_mbarrier_init();
-  }
-};
-
 // What follows from the arguments; given to the kernel, since registers are few where operands are copied.
 struct DenseWalk {
   int work_tiles;                 // row blocks times tiles of tokens
@@ -107,7 +86,7 @@ __device__ __forceinline__ GemmWork work_at(const GemmArgs& args, const DenseWal
 // runs through the slices, and one of them also x.
 template <class Tile>
 __device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseWalk& walk,
-                                              const DenseRing<Tile>& ring) {
+                                              const StageRing<Tile>& ring) {
   const int thread = static_cast<int>(threadIdx.x) - Tile::kConsumers;
   if (thread >= Tile::kCopiers) return;
   const auto own = static_cast<uint32_t>(Tile::kInputBytes + thread / 8 * Tile::kPieceBytes + thread % 8 * 16);
@@ -121,7 +100,7 @@ __device__ __forceinline__ void copy_operands(const GemmArgs& args, const DenseW
 #pragma unroll 1
     for (int pair = 0; pair < walk.slice_block_pairs * walk.slices;
          ++pair, place.next(), weights += Tile::kPieceBytes) {
-      const uint32_t full = ring.full(place.stage), stage = ring.stage(place.stage);
+      const uint32_t full = ring.full(place.stage), stage = ring.input(place.stage);
       ptx::mbarrier_wait(ring.empty(place.stage), place.parity ^ 1u);
       if (thread == 0) {
         const auto bytes =
@@ -154,9 +133,9 @@ struct DenseConsumer {
   using Cursor = RingCursor<Tile::kStages, Tile::kStageBytes>;
   Cursor at;
 
-  __device__ explicit DenseConsumer(const DenseRing<Tile>& ring)
+  __device__ explicit DenseConsumer(const StageRing<Tile>& ring)
       : own_weights(static_cast<uint32_t>(Tile::kInputBytes + Tile::kOwn * warp * Tile::kPieceBytes + lane * 16)),
-        at(ring.stage(0), ring.full(0), 0) {}
+        at(ring.input(0), ring.full(0), 0) {}
 
   // Multiplies an operand of the warp's row tile `own`, from slice kFirst of the stage on: under way on return, when at
   // most one of every row tile is.
@@ -316,8 +295,9 @@ template <class Tile, bool kSends>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     sm90_dense_gemm(const __grid_constant__ GemmArgs args, const __grid_constant__ DenseWalk walk) {
   extern __shared__ __align__(128) uint8_t smem[];
-  const DenseRing<Tile> ring(smem);
-  if (threadIdx.x == 0) ring.init();
+  const StageRing<Tile> ring(smem);
+  // Full: who copies weights, and the bytes of x. Empty: every lane, for racecheck: see gemv.cuh warp_arrive.
+  if (threadIdx.x == 0) ring.init(Tile::kCopiers + 1, Tile::kConsumers);
   __syncthreads();
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();

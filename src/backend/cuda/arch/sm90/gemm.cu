@@ -39,8 +39,6 @@ void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) 
 
 }  // namespace
 
-bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
-
 void Sm90Gemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using layout::Packing;
   using layout::RowOrder;

@@ -42,6 +42,29 @@ struct RingCursor {
   [[nodiscard]] __device__ static uint32_t empty(uint32_t of_full) { return of_full + kToEmpty * 8; }
 };
 
+// Stages of x, then of weights, and behind them the barriers: of a GEMM in bf16.
+template <class Tile>
+struct StageRing {
+  uint32_t base;
+
+  __device__ explicit StageRing(const uint8_t* memory)
+      : base((ptx::shared_address(memory) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes) {}
+  __device__ uint32_t input(int stage) const { return base + static_cast<uint32_t>(stage * Tile::kStageBytes); }
+  __device__ uint32_t weights(int stage) const { return input(stage) + Tile::kInputBytes; }
+  __device__ uint32_t full(int stage) const {
+    return base + static_cast<uint32_t>(Tile::kStages * Tile::kStageBytes + 8 * stage);
+  }
+  __device__ uint32_t empty(int stage) const { return full(Tile::kStages + stage); }
+  // Who arrives at each.
+  __device__ void init(uint32_t to_full, uint32_t to_empty) const {
+    for (int i = 0; i < Tile::kStages; ++i) {
+      ptx::mbarrier_init(full(i), to_full);
+      ptx::mbarrier_init(empty(i), to_empty);
+    }
+    ptx::fence_mbarrier_init();
+  }
+};
+
 // sm90_mxfp4_gemm's; its barriers lie where they do for either cut of the memory.
 template <class Tile>
 struct GemmRings {

@@ -110,7 +110,7 @@ inline constexpr int kSm90PrefillTokens = 24;  // of one row, that a tile of sm9
 // Attention of many tokens: args.tile_count tiles. REQUIRES flash_serves.
 struct Sm90AttendPrefill {
   static constexpr Kernel kName{"sm90_attend_prefill"};
-  static void launch(const FlashArgs& args, KvDtype type, const Launch& on);
+  static void launch(const AttentionArgs& args, const Launch& on);
 };
 // GEMMs of many tokens: of bf16 by Sm90DenseGemm, of experts with few pairs by Sm90Grouped. plan: plan_sm90_gemm.
 // REQUIRES MXFP4 scale codes up to layout::kMaxNarrowScaleCode.
@@ -144,10 +144,8 @@ struct Sm90NormRoute {
   static void launch(const NormRouteArgs& args, const Plan& plan, const Launch& on);
 };
 
-// Whether this build has them for such pages and weights: for tests and benches that call them by name. Programs ask
-// Arch::serve.
-[[nodiscard]] bool sm90_attend_serves(KvDtype type);
-[[nodiscard]] bool sm90_gemm_serves(layout::Packing packing);
+// Whether this build has them: for tests and benches that call them by name. Programs ask Arch::serve.
+[[nodiscard]] bool sm90_is_built();
 
 struct PeakLaunch;  // arch.h
 // wgmma m64n128k16, 16-bit operands, float sums. Returns the flops of the launch; 0, and launches nothing, in a build

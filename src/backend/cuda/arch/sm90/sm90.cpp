@@ -177,7 +177,7 @@ std::optional<ExpertsPlan> serve_sm90_experts(const ExpertsShape& s, const Devic
 }
 
 std::optional<Kernel> serve_sm90_prefill(const PrefillShape& s) {
-  if (s.pages.dtype == kSm90PrefillPages) return Sm90AttendPrefill::kName;
+  if (s.pages == kSm90PrefillPages) return Sm90AttendPrefill::kName;
   return std::nullopt;
 }
 

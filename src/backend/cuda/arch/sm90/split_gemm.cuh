@@ -12,6 +12,7 @@
 //      (sums in f32 17.5, 15.0; no sums 13.9, 11.9). A lane that copies alone costs 2 us (H200, bulk copies of 2 KB)
 // rounding: f32 sums in an order fixed by shape and card, then to bf16: bitwise repeatable, whatever the other tokens
 
+#include "backend/cuda/arch/sm90/gemm_rings.cuh"
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/layout/wgmma_b.h"
 #include "backend/cuda/ptx/async_copy.cuh"
@@ -46,27 +47,6 @@ struct SplitTile {
   static_assert(2 * kStages * 8 <= kSplitBarrierBytes);
 };
 
-// stages of {x, weights} | full and empty barriers
-template <class Tile>
-struct SplitRing {
-  uint32_t stages, barriers;
-
-  __device__ explicit SplitRing(const uint8_t* memory)
-      : stages((ptx::shared_address(memory) + layout::kAtomBytes - 1) / layout::kAtomBytes * layout::kAtomBytes),
-        barriers(stages + Tile::kStages * Tile::kStageBytes) {}
-  __device__ uint32_t input(int stage) const { return stages + static_cast<uint32_t>(stage * Tile::kStageBytes); }
-  __device__ uint32_t weights(int stage) const { return input(stage) + Tile::kInputBytes; }
-  __device__ uint32_t full(int stage) const { return barriers + 8 * static_cast<uint32_t>(stage); }
-  __device__ uint32_t empty(int stage) const { return full(Tile::kStages + stage); }
-  __device__ void init() const {
-    for (int i = 0; i < Tile::kStages; ++i) {
-      ptx::mbarrier_init(full(i), Tile::kProducerWarps);
-      ptx::mbarrier_init(empty(i), Tile::kConsumerWarps * layout::kWarpLanes);
-    }
-    ptx::fence_mbarrier_init();
-  }
-};
-
 // A CTA's share.
 struct SplitWork {
   int split, first_row_tile, first_token, count;  // count: tokens
@@ -90,7 +70,7 @@ struct SplitProducer {
   static constexpr int kRowTiles = kSplitRowTiles / Tile::kProducerWarps;
   const SplitGemmArgs& args;
   const SplitWork& work;
-  const SplitRing<Tile>& ring;
+  const StageRing<Tile>& ring;
   const int own;
   const layout::Geometry g = layout::geometry(layout::Packing::kBf16, args.cols);
   const uint64_t once = ptx::evict_first_policy();
@@ -141,7 +121,7 @@ using SplitAccumulators = float[Tile::kColumns / 8][4];
 // A warp that multiplies, where it is in the ring.
 template <class Tile>
 struct SplitConsumer {
-  const SplitRing<Tile>& ring;
+  const StageRing<Tile>& ring;
   const int warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
   const int row_tile = warp % kSplitRowTiles, part = warp / kSplitRowTiles;
@@ -197,8 +177,8 @@ template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     sm90_split_gemm(const __grid_constant__ SplitGemmArgs args, const __grid_constant__ SplitCut plan) {
   extern __shared__ __align__(128) uint8_t smem[];
-  const SplitRing<Tile> ring(smem);
-  if (threadIdx.x == 0) ring.init();
+  const StageRing<Tile> ring(smem);
+  if (threadIdx.x == 0) ring.init(Tile::kProducerWarps, Tile::kConsumerWarps * layout::kWarpLanes);
   __syncthreads();
   ptx::grid_dependency_launch();
   const SplitWork work(args, plan);

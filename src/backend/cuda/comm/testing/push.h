@@ -1,7 +1,7 @@
 #pragma once
 // What the tests of ranks on the host and on cards share: values of a rank in a round, and their sum.
 
-#include "backend/cuda/comm/push.h"
+#include "backend/cuda/comm/sums.h"
 #include "base/dtype.h"
 #include "base/random.h"
 

@@ -33,8 +33,6 @@ T load_relaxed(const T* global) {
   return *global;
 }
 
-inline void add(float* global, float value) { *global += value; }
-
 inline float load_l2(const float* global) { return *global; }
 inline float4 load_l2x4(const float* global) { return {global[0], global[1], global[2], global[3]}; }
 

@@ -28,9 +28,7 @@ inline uint32_t load_shared2(uint32_t address) {
   std::memcpy(&v, smem + address, 2);
   return v;
 }
-inline void store_shared2(uint32_t address, uint16_t v) { std::memcpy(smem + address, &v, 2); }
 inline void store_shared4(uint32_t address, uint32_t v) { std::memcpy(smem + address, &v, 4); }
-inline void store_shared8(uint32_t address, const uint32_t (&v)[2]) { std::memcpy(smem + address, v, 8); }
 inline void store_shared16(uint32_t address, const float (&v)[4]) { std::memcpy(smem + address, v, 16); }
 
 inline uint32_t emulated_element(const emulation::WarpOperands& all, int matrix, int row, int col) {

@@ -1,6 +1,4 @@
-#include "backend/cuda/comm/push.h"
-#include "backend/cuda/comm/share.h"
-#include "backend/cuda/comm/sum_way.h"
+#include "backend/cuda/comm/sums.h"
 
 #include "backend/cuda/dense/gemm_plan.h"
 

@@ -195,11 +195,23 @@ struct WeightHandle {
   int32_t idx = -1;  // -1: none
 };
 
-// What the dense matrices are held in: as they came, or requantised by the backend while they are uploaded.
+// What the dense matrices are held in: as they came, or requantised by the backend while they are uploaded. kGgmlQ8, of
+// a card alone and of files in Q8_0: as it came, which few tokens multiply, and in bf16, which more tokens do.
 struct DenseFormats {
-  std::optional<WeightFormat> qkv, o, lm_head;  // kMxfp4 or kMxfp8; none: as it came
+  std::optional<WeightFormat> qkv, o, lm_head;  // kMxfp4, kMxfp8 or kGgmlQ8; none: as it came, on a card in bf16
 
-  [[nodiscard]] constexpr bool any() const { return qkv || o || lm_head; }
+  // Whether something is requantised; and to what.
+  [[nodiscard]] constexpr bool any() const {
+    return requantised(WeightRole::kQ) || requantised(WeightRole::kO) || requantised(WeightRole::kUnembedding);
+  }
+  [[nodiscard]] constexpr std::optional<WeightFormat> requantised(WeightRole role) const {
+    const std::optional<WeightFormat> format = of(role);
+    return format == WeightFormat::kGgmlQ8 ? std::nullopt : format;
+  }
+  // Those alone that are requantised, whatever the file holds.
+  [[nodiscard]] constexpr DenseFormats asked_for() const {
+    return {requantised(WeightRole::kQ), requantised(WeightRole::kO), requantised(WeightRole::kUnembedding)};
+  }
   [[nodiscard]] constexpr std::optional<WeightFormat> of(WeightRole role) const {
     switch (role) {
       case WeightRole::kQ:

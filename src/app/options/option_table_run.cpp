@@ -23,6 +23,7 @@ using backend::CpuIsa;
 using backend::KernelFamily;
 using backend::KvDtype;
 using backend::MoeTile;
+using backend::Q8Layers;
 using backend::RunConfig;
 using backend::ScreenedHead;
 using backend::WeightFormat;
@@ -88,6 +89,7 @@ constexpr Word kMoeKernels[] = {
     word(KernelFamily::kAuto, kAsChosen), word(KernelFamily::kStreaming, kUnrounded, kOnCards),
     word(KernelFamily::kGemm, kUnrounded, kOnCards), word(KernelFamily::kReference, kUnrounded, kOnCards)};
 constexpr Word kScreenedHeads[] = {word(ScreenedHead::kAuto), word(ScreenedHead::kOff, kUnrounded, kOnCards)};
+constexpr Word kQ8Layers[] = {word(Q8Layers::kAuto), word(Q8Layers::kOff, kUnrounded, kOnCards)};
 constexpr Word kMoeTiles[] = {word(MoeTile::kAuto),
                               word(MoeTile::k64x128, kAsChosen, kOnSm121, "--moe-activation mxfp8"),
                               word(MoeTile::k128x128, kAsChosen, kOnSm121, "--moe-activation mxfp8")};
@@ -338,6 +340,15 @@ constexpr Option kRunRows[] = {
         {.on = kCudaOnly,
          .alike = Alike::kInAllRanks,
          .feature = {"screened-head", "", "bf16 lm_head, one card, 20 GB of memory or more"}}),
+    Option(
+        "--q8-layers",
+        "cuda: dense layers that a file holds in Q8_0: auto: steps of up to 8 tokens read them as they are, others a copy "
+        "in bf16, on cards with room for both (120b: 1 GB more); off: in bf16 alone",
+        kPlace<&RunConfig::q8_layers>, words(kQ8Layers), kComputes | kPlans, kPerformance,
+        {.on = kCudaOnly,
+         .alike = Alike::kInAllRanks,
+         .feature = {"q8-layers", "", "a GGUF file with Q8_0 in all layers, --moe-kernel auto or gemm",
+                     "A screened lm_head, and a draft model's layers, are in bf16 alone"}}),
     Option("--enforce-eager,!--no-enforce-eager", "cuda: launch every kernel of a step; no CUDA graphs",
            kPlace<&RunConfig::eager>, such_as(kSwitch, kEager), kComputes | kPlans, kExpert,
            {.on = kCudaOnly, .alike = Alike::kInAllRanks, .feature = {"eager", "", ""}}),

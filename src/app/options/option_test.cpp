@@ -116,6 +116,7 @@ TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
             "--moe-kernel gemm\n"
             "--moe-tile auto ?\n"
             "--screened-head auto ?\n"
+            "--q8-layers auto ?\n"
             "--enforce-eager true\n"
             "--mxfp4-layers qkv,lm_head\n"
             "--mxfp8-layers o\n"

@@ -47,7 +47,8 @@ enum class InputType : uint8_t {
   kMxfp4,
 };
 // The kernel of an instance by the packing of its weights.
-[[nodiscard]] constexpr Kernel by_packing(const Kernel (&kernels)[3], layout::Packing packing) {
+template <size_t kCount>
+[[nodiscard]] constexpr Kernel by_packing(const Kernel (&kernels)[kCount], layout::Packing packing) {
   return kernels[static_cast<size_t>(packing)];
 }
 [[nodiscard]] constexpr InputType input_type(layout::Packing packing) {

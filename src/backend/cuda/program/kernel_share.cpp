@@ -44,9 +44,11 @@ constexpr KernelShare kShares[] = {
     {.kernel = "gemv<qkv, bf16>", .step_us = 0.3, .token_us = 0.3, .from = kH100Profile},
     {.kernel = "gemv<qkv, mxfp4>", .step_us = 1.6, .token_us = 0.3, .from = kH100Profile},
     {.kernel = "gemv<qkv, mxfp8>", .step_us = 1.0, .token_us = 0.3, .from = kAssumedBetween},
+    {.kernel = "gemv<qkv, q8_0>", .step_us = 1.0, .token_us = 0.3, .from = kAssumedBetween},
     {.kernel = "gemv<dense, bf16>", .step_us = 0.9, .token_us = 0.4, .from = kH100Profile},
     {.kernel = "gemv<dense, mxfp4>", .step_us = 1.0, .token_us = 0.4, .from = kH100Profile},
     {.kernel = "gemv<dense, mxfp8>", .step_us = 1.0, .token_us = 0.4, .from = kAssumedBetween},
+    {.kernel = "gemv<dense, q8_0>", .step_us = 1.0, .token_us = 0.4, .from = kAssumedBetween},
     // The screen of the logits. Its fixed part is the rounding of the activations, which memory waits for.
     {.kernel = "any_screen", .step_us = 15, .token_us = 2.5, .from = kH200Screen},
     {.kernel = "any_screen_pick", .step_us = 8, .token_us = 1.5, .from = kH200Screen},

@@ -63,11 +63,6 @@ enum class ScreenedHead : uint8_t { kAuto, kOff };
   return screened == ScreenedHead::kAuto ? "auto" : "off";
 }
 
-// Dense layers that a file holds in Q8_0, on a card. kAuto: as they are and in bf16, where both have room
-// (DenseFormats). kOff: in bf16 alone.
-enum class Q8Layers : uint8_t { kAuto, kOff };
-[[nodiscard]] constexpr std::string_view name_of(Q8Layers layers) { return layers == Q8Layers::kAuto ? "auto" : "off"; }
-
 // The instruction sets of a CPU.
 enum class CpuIsa : uint8_t {
   kAuto,      // the best that this CPU has
@@ -107,7 +102,6 @@ struct RunConfig {
   AttentionActivations attention_activations = AttentionActivations::kAuto;
   MoeTile moe_tile = MoeTile::kAuto;                 // of a card
   ScreenedHead screened_head = ScreenedHead::kAuto;  // of a card
-  Q8Layers q8_layers = Q8Layers::kAuto;              // of a card
   CpuIsa isa = CpuIsa::kAuto;
   bool eager = false;         // of a card: every launch on its own, no step is captured as a graph and replayed
   bool sinks = true;          // false: attention without its sinks

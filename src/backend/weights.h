@@ -196,21 +196,22 @@ struct WeightHandle {
 };
 
 // What the dense matrices are held in: as they came, or requantised by the backend while they are uploaded. kGgmlQ8, of
-// a card alone and of files in Q8_0: as it came, which few tokens multiply, and in bf16, which more tokens do.
+// a card alone: so, which few tokens multiply, and rounded to bf16, which more tokens do.
 struct DenseFormats {
   std::optional<WeightFormat> qkv, o, lm_head;  // kMxfp4, kMxfp8 or kGgmlQ8; none: as it came, on a card in bf16
+  bool keeps_q8 = true;                         // Q8_0 of a file may become kGgmlQ8 above (cuda::with_q8)
 
-  // Whether something is requantised; and to what.
+  // Whether something is in MX blocks; and in which.
   [[nodiscard]] constexpr bool any() const {
-    return requantised(WeightRole::kQ) || requantised(WeightRole::kO) || requantised(WeightRole::kUnembedding);
+    return in_mx(WeightRole::kQ) || in_mx(WeightRole::kO) || in_mx(WeightRole::kUnembedding);
   }
-  [[nodiscard]] constexpr std::optional<WeightFormat> requantised(WeightRole role) const {
+  [[nodiscard]] constexpr std::optional<WeightFormat> in_mx(WeightRole role) const {
     const std::optional<WeightFormat> format = of(role);
     return format == WeightFormat::kGgmlQ8 ? std::nullopt : format;
   }
-  // Those alone that are requantised, whatever the file holds.
-  [[nodiscard]] constexpr DenseFormats asked_for() const {
-    return {requantised(WeightRole::kQ), requantised(WeightRole::kO), requantised(WeightRole::kUnembedding)};
+  // What another model's file may be held in, too.
+  [[nodiscard]] constexpr DenseFormats of_any_file() const {
+    return {in_mx(WeightRole::kQ), in_mx(WeightRole::kO), in_mx(WeightRole::kUnembedding)};
   }
   [[nodiscard]] constexpr std::optional<WeightFormat> of(WeightRole role) const {
     switch (role) {
@@ -223,6 +224,13 @@ struct DenseFormats {
     }
   }
 };
+
+// The weight as what is to be uploaded: what is no Q8_0, and shall be, is recoded.
+[[nodiscard]] inline HostWeight in_q8(HostWeight weight, const DenseFormats& dense) {
+  if (dense.of(weight.role) == WeightFormat::kGgmlQ8 && weight.values.dtype != DType::kU8)
+    weight.format = WeightFormat::kGgmlQ8;
+  return weight;
+}
 
 // The rule of a requantisation, the same on every backend, so that all hold the same codes.
 [[nodiscard]] constexpr MxScaleRule scale_rule(WeightFormat format) {

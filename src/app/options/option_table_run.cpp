@@ -23,7 +23,6 @@ using backend::CpuIsa;
 using backend::KernelFamily;
 using backend::KvDtype;
 using backend::MoeTile;
-using backend::Q8Layers;
 using backend::RunConfig;
 using backend::ScreenedHead;
 using backend::WeightFormat;
@@ -89,11 +88,16 @@ constexpr Word kMoeKernels[] = {
     word(KernelFamily::kAuto, kAsChosen), word(KernelFamily::kStreaming, kUnrounded, kOnCards),
     word(KernelFamily::kGemm, kUnrounded, kOnCards), word(KernelFamily::kReference, kUnrounded, kOnCards)};
 constexpr Word kScreenedHeads[] = {word(ScreenedHead::kAuto), word(ScreenedHead::kOff, kUnrounded, kOnCards)};
-constexpr Word kQ8Layers[] = {word(Q8Layers::kAuto), word(Q8Layers::kOff, kUnrounded, kOnCards)};
 constexpr Word kMoeTiles[] = {word(MoeTile::kAuto),
                               word(MoeTile::k64x128, kAsChosen, kOnSm121, "--moe-activation mxfp8"),
                               word(MoeTile::k128x128, kAsChosen, kOnSm121, "--moe-activation mxfp8")};
 constexpr Word kLayers[] = {{"qkv", 0, kRounded}, {"o", 0, kRounded}, {"lm_head", 0, kRounded}, {"all", 0, kRounded}};
+constexpr Word kQ8Layers[] = {{"auto"},
+                              {"none", 0, kUnrounded, kOnCards},
+                              {"qkv", 0, kRounded, kOnCards},
+                              {"o", 0, kRounded, kOnCards},
+                              {"lm_head", 0, kRounded, kOnCards},
+                              {"all", 0, kRounded, kOnCards}};
 constexpr Word kFast[] = {{"false"}, {"true", 1, kRounded}};
 constexpr Word kEager[] = {{"false"}, {"true", 1, kUnrounded, kOnCards}};
 constexpr Word kCopies[] = {{"false"}, {"true", 1, kUnrounded, kOnCpu}};
@@ -140,7 +144,7 @@ void read_layers(std::string_view flag, const std::string& found, const ValueRef
     const auto set = [&](std::string_view layer, std::optional<WeightFormat>& format) {
       if (name != layer && name != "all") return;
       if (format && *format != kFormat)
-        refuse_value(flag, fmt::format("{} is in --mxfp4-layers and --mxfp8-layers", layer));
+        refuse_value(flag, fmt::format("{} is in two of --mxfp4-layers, --mxfp8-layers and --q8-layers", layer));
       format = kFormat;
     };
     const bool known = std::ranges::find(kLayers, name, &Word::word) != std::end(kLayers);
@@ -151,6 +155,20 @@ void read_layers(std::string_view flag, const std::string& found, const ValueRef
     set("o", dense.o);
     set("lm_head", dense.lm_head);
   }
+}
+
+// Or auto, or none: what a file has in Q8_0 may be held so, or not.
+std::string q8_layers(const ValueRef& slot) {
+  const std::string layers = layers_in<WeightFormat::kGgmlQ8>(slot);
+  return !layers.empty() ? layers : std::get<backend::DenseFormats*>(slot)->keeps_q8 ? "auto" : "none";
+}
+
+void read_q8_layers(std::string_view flag, const std::string& found, const ValueRef& slot) {
+  backend::DenseFormats& dense = *std::get<backend::DenseFormats*>(slot);
+  for (std::optional<WeightFormat>* const format : {&dense.qkv, &dense.o, &dense.lm_head})
+    if (*format == WeightFormat::kGgmlQ8) format->reset();
+  dense.keeps_q8 = found == "auto";
+  if (found != "auto" && found != "none") read_layers<WeightFormat::kGgmlQ8>(flag, found, slot);
 }
 
 // A CPU resolves to what no word asks for.
@@ -340,15 +358,6 @@ constexpr Option kRunRows[] = {
         {.on = kCudaOnly,
          .alike = Alike::kInAllRanks,
          .feature = {"screened-head", "", "bf16 lm_head, one card, 20 GB of memory or more"}}),
-    Option(
-        "--q8-layers",
-        "cuda: dense layers that a file holds in Q8_0: auto: steps of up to 8 tokens read them as they are, others a copy "
-        "in bf16, on cards with room for both (120b: 1 GB more); off: in bf16 alone",
-        kPlace<&RunConfig::q8_layers>, words(kQ8Layers), kComputes | kPlans, kPerformance,
-        {.on = kCudaOnly,
-         .alike = Alike::kInAllRanks,
-         .feature = {"q8-layers", "", "a GGUF file with Q8_0 in all layers, --moe-kernel auto or gemm",
-                     "A screened lm_head, and a draft model's layers, are in bf16 alone"}}),
     Option("--enforce-eager,!--no-enforce-eager", "cuda: launch every kernel of a step; no CUDA graphs",
            kPlace<&RunConfig::eager>, such_as(kSwitch, kEager), kComputes | kPlans, kExpert,
            {.on = kCudaOnly, .alike = Alike::kInAllRanks, .feature = {"eager", "", ""}}),
@@ -367,6 +376,17 @@ constexpr Option kRunRows[] = {
            such_as(own(read_layers<WeightFormat::kMxfp8>, layers_in<WeightFormat::kMxfp8>), kLayers),
            kComputes | kPlans, kPerformance,
            {.alike = Alike::kInAllRanks, .feature = {"mxfp8-layers", "none", "as --mxfp4-layers"}, .type = "LIST"}),
+    Option(
+        "--q8-layers",
+        "cuda: dense layers held in Q8_0, for up to 8 tokens a step, and in bf16, for more: qkv,o,lm_head or all (lossy "
+        "where the file has no Q8_0); none; auto: those that the file has in Q8_0, on a card with room for both (120b: 1 "
+        "GB)",
+        kPlace<&RunConfig::dense>, such_as(own(read_q8_layers, q8_layers), kQ8Layers), kComputes | kPlans, kPerformance,
+        {.on = kCudaOnly,
+         .alike = Alike::kInAllRanks,
+         .feature = {"q8-layers", "", "--moe-kernel auto or gemm; a list with commas",
+                     "Where lm_head is screened, auto leaves it in bf16. A draft model's layers are not in Q8_0"},
+         .type = "LIST"}),
     Option(
         "--tensor-parallel-size",
         "Ranks that share every step, each with its part of all weights and its heads' keys and values. cuda: a card for "

@@ -59,8 +59,8 @@ backend::DenseFormats q8_in(std::span<const backend::HostWeight> weights) {
 // machine's, whose room nobody asks.
 ModelOptions with_q8(const ModelOptions& options, const LimitsOf& limits_of,
                      const std::optional<backend::cuda::DeviceFacts>& card) {
-  if (options.run.backend != BackendKind::kCuda || options.load_format == LoadFormat::kDummy || !is_gguf(options))
-    return options;
+  const bool may = options.run.backend == BackendKind::kCuda && options.run.dense.keeps_q8;
+  if (!may || options.load_format == LoadFormat::kDummy || !is_gguf(options)) return options;
   const auto facts = card ? card : backend::cuda_plan_device();
   if (!facts) return options;
   const model::ModelConfig config = open_config(options).config;

@@ -140,7 +140,6 @@ backend::RunConfig exact_run(const backend::RunConfig& run) {
   exact.isa = run.isa;
   exact.eager = run.eager;
   exact.screened_head = run.screened_head;
-  exact.q8_layers = run.q8_layers;
   if (!run.dense.any()) exact.dense = run.dense;
   exact.sinks = run.sinks;
   exact.max_model_len = run.max_model_len;

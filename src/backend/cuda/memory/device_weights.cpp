@@ -145,7 +145,7 @@ PackedWeights::Matrix PackedWeights::upload(WeightRole role, int layer, const Sl
         .scale_range = experts ? &scales->codes.experts : &scales->codes.dense,
         .cols = shape.cols,
         .order = shape.order},
-       q8 ? part(whole.matrix, Packing::kQ8) : nullptr, config_.dense.requantised(role), source, slabs);
+       q8 ? part(whole.matrix, Packing::kQ8) : nullptr, config_.dense.in_mx(role), source, slabs);
   return whole.pointers();
 }
 
@@ -207,11 +207,11 @@ DeviceWeights::DeviceWeights(const Options& options, cudaStream_t stream) : opti
 WeightHandle DeviceWeights::upload(const HostWeight& weight) {
   if (options_.config.head) return upload_head(weight);
   const Dims d = held_dims(options_.config, weight);
-  HostWeight cut = weight;
+  HostWeight cut = in_q8(weight, options_.config.dense);
   const bool fills = packed_ && weight.role == WeightRole::kDown && packed_shape(weight.role, d).cols != d.inter;
   if (!cut.slice && fills) cut.slice = whole_of(weight.role, d);
-  const bool recodes = is_recoded(weight);
-  if (!cut.slice && !recodes) return upload_all(weight);
+  const bool recodes = is_recoded(cut);
+  if (!cut.slice && !recodes) return upload_all(cut);
   if (recodes && !recoders_) recoders_.emplace(options_.upload_threads);
   const Extent extent = cut.slice ? filled(cut, d, packed_.has_value()) : Extent{};
   const SlicedWeight part = sliced(cut, extent, recoders_ ? &*recoders_ : nullptr);

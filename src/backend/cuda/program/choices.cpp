@@ -47,12 +47,14 @@ KernelFamily choose_family(const BackendConfig& config, const RunConfig& run) {
     return KernelFamily::kReference;  // matrices in row order
   }
   const std::optional<std::string> reason = why_not_packed(config);
+  const bool requantised = config.dense.qkv || config.dense.o || config.dense.lm_head;
   const bool any = run.family == KernelFamily::kAuto && !reason;
   const bool gemm = run.family == KernelFamily::kGemm || any;
   const bool packed = gemm || run.family == KernelFamily::kStreaming;
   if (packed && reason) throw Error(Code::kUnsupported, "--moe-kernel {}: {}", name_of(run.family), *reason);
-  if (!packed && config.dense.any())
-    throw Error(Code::kUnsupported, "--mxfp4-layers and --mxfp8-layers: want --moe-kernel auto, marlin or gemm: {}",
+  if (!packed && requantised)
+    throw Error(Code::kUnsupported,
+                "--mxfp4-layers, --mxfp8-layers and --q8-layers: want --moe-kernel auto, marlin or gemm: {}",
                 reason.value_or("reference was asked for"));
   return any || packed ? run.family : KernelFamily::kReference;
 }
@@ -179,8 +181,7 @@ bool screens_logits(const BackendConfig& config, const RunConfig& run, const Dev
 DenseFormats with_q8(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card,
                      const DenseFormats& file) {
   DenseFormats dense = config.dense;
-  if (run.q8_layers == Q8Layers::kOff || config.head || !has_gemms(choose_family(config, run)) ||
-      !fused_step(config.dims, 1))
+  if (!dense.keeps_q8 || config.head || !has_gemms(choose_family(config, run)) || !fused_step(config.dims, 1))
     return dense;
   if (!dense.qkv) dense.qkv = file.qkv;
   if (!dense.o) dense.o = file.o;

@@ -42,8 +42,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 // Whether logits that only a draw by temperature reads are screened, where a step has few of them: of one card, in
 // bf16, where the copy is a small part of the memory (sampling/screen.h).
 [[nodiscard]] bool screens_logits(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card);
-// config.dense with what stays in Q8_0 of a file's layers that are in it: where steps of few tokens have kernels for
-// them, and others GEMMs; the unembedding where it is not screened.
+// config.dense with what stays in Q8_0 of a file's layers that are in it, if it may: where steps of few tokens have
+// kernels for them, and others GEMMs; the unembedding where it is not screened.
 [[nodiscard]] DenseFormats with_q8(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card,
                                    const DenseFormats& file);
 // The packing in which the matrix of a role is kept.

@@ -521,10 +521,11 @@ TEST(make_program, what_a_file_has_in_q8_0_stays_so_where_kernels_read_it) {
   EXPECT_EQ(taken({}, large), (Taken{kQ8, kQ8, std::nullopt}));  // the screen reads bf16
   EXPECT_EQ(taken({}, kGb10), (Taken{kQ8, kQ8, kQ8}));           // no room for a screen
   EXPECT_EQ(taken({.screened_head = ScreenedHead::kOff}, large), (Taken{kQ8, kQ8, kQ8}));
-  for (const RunConfig& none : {RunConfig{.q8_layers = Q8Layers::kOff},
-                                {.family = KernelFamily::kStreaming},
-                                {.family = KernelFamily::kReference}})
-    EXPECT_EQ(taken(none, large), Taken{});
+  for (const KernelFamily none : {KernelFamily::kStreaming, KernelFamily::kReference})
+    EXPECT_EQ(taken({.family = none}, large), Taken{});
+  config.dense.keeps_q8 = false;
+  EXPECT_EQ(taken({}, large), Taken{});
+  config.dense = {};
   EXPECT_EQ(cuda::with_q8(config, {}, large, {.qkv = {}, .o = kQ8, .lm_head = {}}).qkv, std::nullopt);
   config.dense.o = kMxfp4;
   EXPECT_EQ(taken({}, large), (Taken{kQ8, kMxfp4, std::nullopt}));
@@ -641,7 +642,7 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
   }
   EXPECT_THAT(refused({.options = {.family = KernelFamily::kReference},
                        .dense = {.qkv = WeightFormat::kMxfp4, .o = {}, .lm_head = {}}}),
-              HasSubstr("--mxfp4-layers and --mxfp8-layers: want --moe-kernel"));
+              HasSubstr("--mxfp4-layers, --mxfp8-layers and --q8-layers: want --moe-kernel"));
 }
 
 TEST(make_program, shapes_that_some_kernels_do_not_serve_are_known) {

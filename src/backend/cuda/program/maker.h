@@ -164,7 +164,7 @@ class Maker {
   // The form of the input of the kernel that takes this shape. sums: of a split GEMM, where one serves.
   [[nodiscard]] GemmInput input_of(const GemmShape& shape, bool sums) const;
   [[nodiscard]] bool rounds_dense(WeightRole role) const {
-    return rounds(args_.run.dense_activations) && args_.config.dense.requantised(role).has_value();
+    return rounds(args_.run.dense_activations) && args_.config.dense.in_mx(role).has_value();
   }
 
   [[nodiscard]] int tokens() const { return to_int(tokens_); }

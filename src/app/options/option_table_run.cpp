@@ -39,6 +39,7 @@ constexpr Commands kPlans{kInspect, kPredict};
 constexpr Places kOnCpu{kYes, kNo, kNo, kNo};
 constexpr Places kOnArm{kNotRun, kNo, kNo, kNo};  // nothing but an emulator has run them
 constexpr Places kOnCards{kNo, kYes, kYes, kNotRun};
+constexpr Places kOnHopperAlone{kNo, kNotRun, kYes, kNotRun};
 constexpr Places kOnSm121{kNo, kNo, kNo, kNotRun};
 constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do the same, nobody has tried
 constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
@@ -94,10 +95,10 @@ constexpr Word kMoeTiles[] = {word(MoeTile::kAuto),
 constexpr Word kLayers[] = {{"qkv", 0, kRounded}, {"o", 0, kRounded}, {"lm_head", 0, kRounded}, {"all", 0, kRounded}};
 constexpr Word kQ8Layers[] = {{"auto"},
                               {"none", 0, kUnrounded, kOnCards},
-                              {"qkv", 0, kRounded, kOnCards},
-                              {"o", 0, kRounded, kOnCards},
-                              {"lm_head", 0, kRounded, kOnCards},
-                              {"all", 0, kRounded, kOnCards}};
+                              {"qkv", 0, kRounded, kOnHopperAlone},
+                              {"o", 0, kRounded, kOnHopperAlone},
+                              {"lm_head", 0, kRounded, kOnHopperAlone},
+                              {"all", 0, kRounded, kOnHopperAlone}};
 constexpr Word kFast[] = {{"false"}, {"true", 1, kRounded}};
 constexpr Word kEager[] = {{"false"}, {"true", 1, kUnrounded, kOnCards}};
 constexpr Word kCopies[] = {{"false"}, {"true", 1, kUnrounded, kOnCpu}};
@@ -143,8 +144,7 @@ void read_layers(std::string_view flag, const std::string& found, const ValueRef
   for (const std::string& name : split(found, ',')) {
     const auto set = [&](std::string_view layer, std::optional<WeightFormat>& format) {
       if (name != layer && name != "all") return;
-      if (format && *format != kFormat)
-        refuse_value(flag, fmt::format("{} is in two of --mxfp4-layers, --mxfp8-layers and --q8-layers", layer));
+      if (format && *format != kFormat) refuse_value(flag, fmt::format("{} is in two formats", layer));
       format = kFormat;
     };
     const bool known = std::ranges::find(kLayers, name, &Word::word) != std::end(kLayers);
@@ -385,7 +385,7 @@ constexpr Option kRunRows[] = {
         {.on = kCudaOnly,
          .alike = Alike::kInAllRanks,
          .feature = {"q8-layers", "", "--moe-kernel auto or gemm; a list with commas",
-                     "Where lm_head is screened, auto leaves it in bf16. A draft model's layers are not in Q8_0"},
+                     "auto leaves a screened lm_head in bf16, and all of a draft model"},
          .type = "LIST"}),
     Option(
         "--tensor-parallel-size",

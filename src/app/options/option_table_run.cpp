@@ -385,7 +385,7 @@ constexpr Option kRunRows[] = {
         {.on = kCudaOnly,
          .alike = Alike::kInAllRanks,
          .feature = {"q8-layers", "", "--moe-kernel auto or gemm; a list with commas",
-                     "auto leaves a screened lm_head in bf16, and all of a draft model"},
+                     "On cards below 1 TB/s, auto leaves a screened lm_head in bf16; everywhere a draft model"},
          .type = "LIST"}),
     Option(
         "--tensor-parallel-size",

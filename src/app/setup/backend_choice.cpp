@@ -55,8 +55,8 @@ backend::DenseFormats q8_in(std::span<const backend::HostWeight> weights) {
   return {.qkv = all({kQ, kK, kV}), .o = all({kO}), .lm_head = all({kUnembedding})};
 }
 
-// The options with what stays in Q8_0 of the file's layers, where it has room beside its copy; `card` if it is not this
-// machine's, whose room nobody asks.
+// The options with what stays in Q8_0 of the file's layers, where it has room beside its copy: on this machine's card
+// with all else that the options want, on a `card` that is named with the other weights.
 ModelOptions with_q8(const ModelOptions& options, const LimitsOf& limits_of,
                      const std::optional<backend::cuda::DeviceFacts>& card) {
   const bool may = options.run.backend == BackendKind::kCuda && options.run.dense.keeps_q8;
@@ -72,8 +72,11 @@ ModelOptions with_q8(const ModelOptions& options, const LimitsOf& limits_of,
   run.dense = backend::cuda::with_q8(backend::cuda_config(model::backend_config(config, {}, run.dense), run.ranks), run,
                                      *facts, file);
   const backend::CostModel cost = model::cost_of(config, stored_formats(with, {}));
-  if (card || !cost.formats.wide_copies) return with;
-  const Budget budget = budget_of(with, model::backend_config(config, limits_of(with, config), run.dense), cost);
+  if (!cost.formats.wide_copies) return with;
+  const Budget budget = card ? Budget{{.weights = of_a_card(cost, run.ranks).weight_bytes()},
+                                      device_limit(card->memory_bytes, card->memory_bytes,
+                                                   *backend::with_defaults(run).gpu_memory_utilization)}
+                             : budget_of(with, model::backend_config(config, limits_of(with, config), run.dense), cost);
   if (budget.needs.total() <= budget.limit.bytes) return with;
   ModelOptions without = options;
   without.left_out =

@@ -185,7 +185,10 @@ DenseFormats with_q8(const BackendConfig& config, const RunConfig& run, const De
     return dense;
   if (!dense.qkv) dense.qkv = file.qkv;
   if (!dense.o) dense.o = file.o;
-  if (!dense.lm_head && !screens_logits(config, run, card)) dense.lm_head = file.lm_head;
+  // A screen reads a sixth less, and takes 26 us besides (docs/decisions/0075).
+  constexpr double kFastBytesPerS = 1e12;
+  if (!dense.lm_head && (card.memory_bytes_per_s > kFastBytesPerS || !screens_logits(config, run, card)))
+    dense.lm_head = file.lm_head;
   return dense;
 }
 

@@ -43,7 +43,7 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 // bf16, where the copy is a small part of the memory (sampling/screen.h).
 [[nodiscard]] bool screens_logits(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card);
 // config.dense with what stays in Q8_0 of a file's layers that are in it, if it may: where steps of few tokens have
-// kernels for them, and others GEMMs; the unembedding where it is not screened.
+// kernels for them, and others GEMMs; the unembedding where it is not screened, or memory is fast.
 [[nodiscard]] DenseFormats with_q8(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card,
                                    const DenseFormats& file);
 // The packing in which the matrix of a role is kept.

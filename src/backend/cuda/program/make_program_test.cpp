@@ -518,9 +518,13 @@ TEST(make_program, what_a_file_has_in_q8_0_stays_so_where_kernels_read_it) {
     return std::array{dense.qkv, dense.o, dense.lm_head};
   };
   using Taken = std::array<std::optional<WeightFormat>, 3>;
-  EXPECT_EQ(taken({}, large), (Taken{kQ8, kQ8, std::nullopt}));  // the screen reads bf16
-  EXPECT_EQ(taken({}, kGb10), (Taken{kQ8, kQ8, kQ8}));           // no room for a screen
-  EXPECT_EQ(taken({.screened_head = ScreenedHead::kOff}, large), (Taken{kQ8, kQ8, kQ8}));
+  cuda::DeviceFacts slow = kGb10;
+  slow.memory_bytes_per_s = 273e9;
+  EXPECT_EQ(taken({}, slow), (Taken{kQ8, kQ8, kQ8}));  // no room for a screen
+  slow.memory_bytes = int64_t{128} << 30;
+  EXPECT_EQ(taken({}, slow), (Taken{kQ8, kQ8, std::nullopt}));  // the screen reads bf16
+  EXPECT_EQ(taken({.screened_head = ScreenedHead::kOff}, slow), (Taken{kQ8, kQ8, kQ8}));
+  EXPECT_EQ(taken({}, large), (Taken{kQ8, kQ8, kQ8}));
   for (const KernelFamily none : {KernelFamily::kStreaming, KernelFamily::kReference})
     EXPECT_EQ(taken({.family = none}, large), Taken{});
   config.dense.keeps_q8 = false;
@@ -528,7 +532,7 @@ TEST(make_program, what_a_file_has_in_q8_0_stays_so_where_kernels_read_it) {
   config.dense = {};
   EXPECT_EQ(cuda::with_q8(config, {}, large, {.qkv = {}, .o = kQ8, .lm_head = {}}).qkv, std::nullopt);
   config.dense.o = kMxfp4;
-  EXPECT_EQ(taken({}, large), (Taken{kQ8, kMxfp4, std::nullopt}));
+  EXPECT_EQ(taken({}, large), (Taken{kQ8, kMxfp4, kQ8}));
   config.dims.experts = 126;  // no step is fused
   EXPECT_EQ(taken({}, large), (Taken{std::nullopt, kMxfp4, std::nullopt}));
 }

@@ -279,6 +279,8 @@ TEST_F(Upload, holds_q8_0_as_it_is_beside_what_it_would_be_otherwise) {
   with.dense = {.qkv = WeightFormat::kGgmlQ8, .o = WeightFormat::kGgmlQ8, .lm_head = WeightFormat::kGgmlQ8};
   const Uploaded plain(be, weights, Matrices::kPacked, 512), both(with, weights, Matrices::kPacked, 512);
   const Uploaded recoded(with, made.weights(), Matrices::kPacked, 512);  // of bf16
+  with.dense.q8_copies = false;
+  const Uploaded alone(with, weights, Matrices::kPacked, 512);
   int matrices = 0;
   for (const HostWeight& w : weights) {
     const auto& [packed, wide] = both.device.matrix(both.handles.at({w.role, w.layer}));
@@ -293,6 +295,9 @@ TEST_F(Upload, holds_q8_0_as_it_is_beside_what_it_would_be_otherwise) {
     const int64_t before = layout::packed_bytes(layout::Packing::kQ8, first, shape.cols);
     const uint8_t* const own = packed + before;
     const uint8_t* const other = recoded.device.matrix(recoded.handles.at({w.role, w.layer})).packed + before;
+    const PackedWeights::Matrix only = alone.device.matrix(alone.handles.at({w.role, w.layer}));
+    const uint8_t* const third = only.packed + before;
+    EXPECT_EQ(only.packed, only.wide);
     for (int64_t i = 0; i < shape.rows * shape.cols; ++i) {
       const int64_t tile = i / shape.cols / 16, k = i % shape.cols;
       const auto row = static_cast<int>(i / shape.cols % 16);
@@ -300,9 +305,11 @@ TEST_F(Upload, holds_q8_0_as_it_is_beside_what_it_would_be_otherwise) {
                 double{value_of(w, layout::source_row(shape.order, tile, row) * shape.cols + k)})
           << backend::name_of(w.role) << ' ' << i;
       ASSERT_EQ(packed_q8_value(own, shape.cols, tile, row, k), packed_q8_value(other, shape.cols, tile, row, k));
+      ASSERT_EQ(packed_q8_value(own, shape.cols, tile, row, k), packed_q8_value(third, shape.cols, tile, row, k));
     }
   }
   EXPECT_EQ(matrices, 1 + 4 * 2);
+  with.dense.q8_copies = true;
   for (int rank = 0; rank < 2; ++rank) {
     const backend::Shard shard = backend::shard_of(config.dims, {.count = 2}, rank);
     const std::vector<HostWeight> cut = Uploaded::cut(weights, config.dims, shard);

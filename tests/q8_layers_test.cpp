@@ -3,6 +3,7 @@
 #include "app/options/options.h"
 #include "app/setup/backend_choice.h"
 #include "app/setup/commands.h"
+#include "app/setup/loaded_model.h"
 #include "backend/cuda/card/cards.h"
 #include "checkpoint/testing/files.h"
 
@@ -43,10 +44,20 @@ TEST(q8_layers, stay_in_q8_0_where_both_copies_have_room) {
   none.run.dense.keeps_q8 = false;
   EXPECT_FALSE(on_card(none, card).run.dense.o.has_value());
 
-  card.memory_bytes = 10'000'000;  // of which experts and bf16 alone take 9
+  card.memory_bytes = 10'000'000;  // less than both copies take
   const ModelOptions small = on_card(asked, card);
   EXPECT_FALSE(small.run.dense.qkv || small.run.dense.o || small.run.dense.lm_head);
   EXPECT_THAT(small.left_out, testing::StartsWith("Q8_0 layers become bf16: with both, want "));
+
+  card = backend::cuda::card_named("3090").facts;  // whose GEMM of bf16 takes Q8_0, too
+  EXPECT_TRUE(on_card(asked, card).run.dense.q8_copies);
+  card.memory_bytes = 10'000'000;
+  const ModelOptions alone = on_card(asked, card);
+  EXPECT_EQ(alone.run.dense.o, kQ8);
+  EXPECT_FALSE(alone.run.dense.q8_copies);
+  EXPECT_THAT(alone.left_out, testing::StartsWith("Q8_0 layers have no copy in bf16, and any_gemm multiplies them: "));
+  EXPECT_LT(model::cost_of(model::preset("tiny"), stored_formats(alone, {})).weight_bytes(),
+            model::cost_of(model::preset("tiny"), stored_formats(none, {})).weight_bytes());
 }
 
 }  // namespace

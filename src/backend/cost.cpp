@@ -61,7 +61,7 @@ StoredFormats StoredFormats::of(std::span<const HostWeight> weights, const Dense
   for (int r = 0; r < kWeightRoles; ++r) {
     const auto format = dense.of(static_cast<WeightRole>(r));
     if (format) formats.of_role[static_cast<size_t>(r)] = *format;
-    formats.wide_copies |= format == WeightFormat::kGgmlQ8;
+    formats.wide_copies |= dense.q8_copies && format == WeightFormat::kGgmlQ8;
   }
   return formats;
 }

@@ -155,6 +155,10 @@ TEST(cost, q8_0_of_a_card_has_a_copy_in_bf16_which_more_than_8_tokens_read) {
     EXPECT_DOUBLE_EQ(model.of(Stage::kLogits, LayerKind::kFull, step).bytes, 2 * 64 + (rows > 8 ? 2 : kQ8) * 6400);
   }
   EXPECT_EQ(model.weight_bytes() - kModel.weight_bytes(), static_cast<int64_t>(kQ8 * 6400));
+  dense.q8_copies = false;
+  const CostModel alone{kDims, StoredFormats::of({}, dense)};
+  EXPECT_DOUBLE_EQ(alone.of(WeightRole::kUnembedding, {.rows = prompt, .logit_rows = 9}).bytes, kQ8 * 6400);
+  EXPECT_EQ(kModel.weight_bytes() - alone.weight_bytes(), static_cast<int64_t>((2 - kQ8) * 6400));
   dense = {.qkv = {}, .o = WeightFormat::kGgmlQ8, .lm_head = {}};
   const CostModel of_o{kDims, StoredFormats::of({}, dense)};
   const double wide = kModel.of(WeightRole::kO, {.rows = prompt}).bytes;

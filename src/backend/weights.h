@@ -196,10 +196,11 @@ struct WeightHandle {
 };
 
 // What the dense matrices are held in: as they came, or requantised by the backend while they are uploaded. kGgmlQ8, of
-// a card alone: so, which few tokens multiply, and rounded to bf16, which more tokens do.
+// a card alone: so, which few tokens multiply, and in a copy rounded to bf16, which more tokens do.
 struct DenseFormats {
   std::optional<WeightFormat> qkv, o, lm_head;  // kMxfp4, kMxfp8 or kGgmlQ8; none: as it came, on a card in bf16
   bool keeps_q8 = true;                         // Q8_0 of a file may become kGgmlQ8 above (cuda::with_q8)
+  bool q8_copies = true;  // false: there is no copy, and more tokens multiply what rounds to it on the way
 
   // Whether something is in MX blocks; and in which.
   [[nodiscard]] constexpr bool any() const {

@@ -379,8 +379,7 @@ constexpr Option kRunRows[] = {
     Option(
         "--q8-layers",
         "cuda: dense layers held in Q8_0, for up to 8 tokens a step, and in bf16, for more: qkv,o,lm_head or all (lossy "
-        "where the file has no Q8_0); none; auto: those that the file has in Q8_0, on a card with room for both (120b: 1 "
-        "GB)",
+        "where the file has no Q8_0); none; auto: those that the file has in Q8_0, where there is room (120b: 1 GB)",
         kPlace<&RunConfig::dense>, such_as(own(read_q8_layers, q8_layers), kQ8Layers), kComputes | kPlans, kPerformance,
         {.on = kCudaOnly,
          .alike = Alike::kInAllRanks,

@@ -21,27 +21,6 @@
 namespace nibble::app {
 namespace {
 
-CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
-  CardFacts card;
-  if (const backend::CudaAvailable available = backend::cuda_available(); !available.yes) {
-    card.why_not = available.reason;
-    card.expected = available.expected;
-    return card;
-  }
-  if (const auto facts = backend::cuda_plan_device()) card.name = facts->name;
-  const model::ModelConfig config = open_config(options).config;
-  const model::StepLimits limits = limits_of(options, config);
-  const backend::CostModel cost = model::cost_of(config, stored_formats(options, {}));
-  try {
-    const Budget budget = budget_of(options, model::backend_config(config, limits, options.run.dense), cost);
-    card.needs = budget.needs;
-    card.room = budget.limit;
-  } catch (const Error& why) {  // the card has no kernels for these shapes or flags
-    card.why_not = why.what();
-  }
-  return card;
-}
-
 // The layers that are in Q8_0 throughout.
 backend::DenseFormats q8_in(std::span<const backend::HostWeight> weights) {
   using enum backend::WeightRole;
@@ -55,8 +34,9 @@ backend::DenseFormats q8_in(std::span<const backend::HostWeight> weights) {
   return {.qkv = all({kQ, kK, kV}), .o = all({kO}), .lm_head = all({kUnembedding})};
 }
 
-// The options with what stays in Q8_0 of the file's layers, where it has room beside its copy: on this machine's card
-// with all else that the options want, on a `card` that is named with the other weights.
+// The options with what stays in Q8_0 of the file's layers, beside a copy where both have room: on this machine's card
+// with all else that the options want, on a `card` that is named with the other weights. Else without the copy, which
+// takes less than bf16; but in bf16 where GEMMs of bf16 would be faster.
 ModelOptions with_q8(const ModelOptions& options, const LimitsOf& limits_of,
                      const std::optional<backend::cuda::DeviceFacts>& card) {
   const bool may = options.run.backend == BackendKind::kCuda && options.run.dense.keeps_q8;
@@ -78,10 +58,35 @@ ModelOptions with_q8(const ModelOptions& options, const LimitsOf& limits_of,
                                                    *backend::with_defaults(run).gpu_memory_utilization)}
                              : budget_of(with, model::backend_config(config, limits_of(with, config), run.dense), cost);
   if (budget.needs.total() <= budget.limit.bytes) return with;
-  ModelOptions without = options;
-  without.left_out =
-      fmt::format("Q8_0 layers become bf16: with both, want {}; {}", describe(budget.needs), budget.limit.where);
+  const bool alone = backend::cuda::widens_q8(*facts);
+  ModelOptions without = alone ? with : options;
+  without.run.dense.q8_copies = !alone;
+  without.left_out = fmt::format("Q8_0 layers {}: with both, want {}; {}",
+                                 alone ? "have no copy in bf16, and any_gemm multiplies them" : "become bf16",
+                                 describe(budget.needs), budget.limit.where);
   return without;
+}
+
+CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
+  CardFacts card;
+  if (const backend::CudaAvailable available = backend::cuda_available(); !available.yes) {
+    card.why_not = available.reason;
+    card.expected = available.expected;
+    return card;
+  }
+  if (const auto facts = backend::cuda_plan_device()) card.name = facts->name;
+  const model::ModelConfig config = open_config(options).config;
+  const model::StepLimits limits = limits_of(options, config);
+  try {
+    const ModelOptions held = with_q8(options, limits_of, {});
+    const backend::CostModel cost = model::cost_of(config, stored_formats(held, {}));
+    const Budget budget = budget_of(held, model::backend_config(config, limits, held.run.dense), cost);
+    card.needs = budget.needs;
+    card.room = budget.limit;
+  } catch (const Error& why) {  // the card has no kernels for these shapes or flags
+    card.why_not = why.what();
+  }
+  return card;
 }
 
 }  // namespace

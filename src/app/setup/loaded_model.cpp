@@ -538,7 +538,7 @@ std::string weight_conversions(std::span<const backend::HostWeight> weights, con
     const DType stored = part.values->dtype;
     const WeightFormat on_card = backend::is_expert_matrix(role) ? part.format : WeightFormat::kBf16;
     const WeightFormat to = card ? options.run.dense.of(role).value_or(on_card) : part.format;
-    const bool twice = card && to == WeightFormat::kGgmlQ8 && !backend::is_expert_matrix(role);
+    const bool twice = card && options.run.dense.q8_copies && options.run.dense.of(role) == WeightFormat::kGgmlQ8;
     // As it is; of experts on a card at most the order of their nibbles changes.
     const bool kept = part.recoded ? backend::is_float(stored) && backend::format_of(stored) == to : part.format == to;
     if (kept && !twice) return;

@@ -32,10 +32,10 @@ GemmPlan plan_tiles(const Plan& launch, int rows, int tokens) {
 
 void require_tiles(const GemmShape& s) {
   if (s.rows <= 0 || s.rows % layout::kTileRows != 0 || layout::geometry(s.packing, s.cols).slices == 0 ||
-      s.tokens <= 0 || s.packing == layout::Packing::kQ8)
+      s.tokens <= 0)
     throw Error(Code::kUnsupported,
-                "cuda: gemm: want rows in tiles of 16, cols in slices, no Q8_0 and a token, found {} x {}, {} tokens",
-                s.rows, s.cols, s.tokens);
+                "cuda: gemm: want rows in tiles of 16, cols in slices and a token, found {} x {}, {} tokens", s.rows,
+                s.cols, s.tokens);
 }
 
 GemmPlan plan_gemm_tile(const GemmShape& s, GemmTileSize tile) {
@@ -84,7 +84,6 @@ GemmArgs down_alone(const GemmArgs& args) {
 void check_args(const GemmArgs& a) {
   require(a.tokens > 0, "at least one token", a);
   require(a.rows > 0 && a.rows % layout::kTileRows == 0, "rows in tiles of 16", a);
-  require(a.packing != layout::Packing::kQ8, "bf16 or MX blocks", a);
   require(layout::geometry(a.packing, a.cols).slices != 0, "cols in slices (layout/packed.h)", a);
   require(aligned(a.weights) && aligned(a.x), "weights and x, 16-byte aligned", a);
   require(a.x_share > 0 && a.experts > 0, "x_share and experts of at least one", a);

@@ -69,7 +69,7 @@ PackedWeights::PackedScales* PackedWeights::packed_scales() {
 void PackedWeights::pack(PackArgs pack, uint8_t* q8, std::optional<WeightFormat> quantize, const SlabSource& source,
                          Slabs& slabs) {
   uint8_t* const packed = pack.packed;
-  const bool changed = quantize || !source.as_shipped();
+  const bool changed = quantize || (pack.packing != Packing::kQ8 && !source.as_shipped());
   const Slabs::Room room = changed ? Slabs::Room::kWanted : Slabs::Room::kNone;
   slabs.run(source, room, [=](const Slabs::Rows& rows) mutable {
     pack.rows = rows.count;
@@ -118,7 +118,8 @@ PackedWeights::Packed PackedWeights::allocate(WeightRole role, int64_t rows, int
                                               std::string_view what) const {
   const Packing packing = packing_of(role, config_.dense);
   Packed own{allocate_device(layout::packed_bytes(packing, rows, cols), what), {}};
-  if (packing == Packing::kQ8) own.copy = allocate_device(layout::packed_bytes(Packing::kBf16, rows, cols), what);
+  if (packing == Packing::kQ8 && config_.dense.q8_copies)
+    own.copy = allocate_device(layout::packed_bytes(Packing::kBf16, rows, cols), what);
   return own;
 }
 
@@ -135,17 +136,17 @@ PackedWeights::Matrix PackedWeights::upload(WeightRole role, int layer, const Sl
   const auto part = [&](const DeviceBytes& of, Packing packing) {
     return reinterpret_cast<uint8_t*>(of.get() + layout::packed_bytes(packing, first, shape.cols));
   };
-  const bool q8 = whole.copy != nullptr;
-  const Packing packing = q8 ? Packing::kBf16 : packing_of(role, config_.dense);
+  const bool twice = whole.copy != nullptr;
+  const Packing packing = twice ? Packing::kBf16 : packing_of(role, config_.dense);
   PackedScales* const scales = packed_scales();
   const bool experts = is_expert_matrix(role);
   pack({.packing = packing,
-        .packed = part(q8 ? whole.copy : whole.matrix, packing),
+        .packed = part(twice ? whole.copy : whole.matrix, packing),
         .bad_scales = &scales->bad,
         .scale_range = experts ? &scales->codes.experts : &scales->codes.dense,
         .cols = shape.cols,
         .order = shape.order},
-       q8 ? part(whole.matrix, Packing::kQ8) : nullptr, config_.dense.in_mx(role), source, slabs);
+       twice ? part(whole.matrix, Packing::kQ8) : nullptr, config_.dense.in_mx(role), source, slabs);
   return whole.pointers();
 }
 

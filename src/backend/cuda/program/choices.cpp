@@ -192,6 +192,16 @@ DenseFormats with_q8(const BackendConfig& config, const RunConfig& run, const De
   return dense;
 }
 
+bool widens_q8(const Card& card) {
+  GemmShape shape{.rows = 4096, .cols = 4096, .tokens = 4096, .packing = Packing::kBf16};
+  for (const Arch& arch : card.arches) {
+    if (arch.gemm.serve == nullptr || !arch.gemm.serve(shape, card.facts)) continue;
+    shape.packing = Packing::kQ8;
+    return arch.gemm.serve(shape, card.facts).has_value();
+  }
+  return false;
+}
+
 Packing packing_of(WeightRole role, const DenseFormats& dense) {
   if (role == WeightRole::kGateUp || role == WeightRole::kDown) return Packing::kMxfp4;
   const std::optional<WeightFormat> format = dense.of(role);

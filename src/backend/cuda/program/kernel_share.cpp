@@ -173,6 +173,7 @@ constexpr KernelShare kShares[] = {
     {.kernel = "sm90_mxfp4_gemm", .step_us = 16, .cycle_bytes = 10.3, .matrix = {kWgmma, 0.6}, .from = kH100Steps},
     // Its few CTAs read all of K each: that is the fixed part.
     {.kernel = "any_gemm<bf16>", .step_us = 24, .matrix = {kMma, 0.47}, .from = kH100AsSm80},
+    {.kernel = "any_gemm<q8_0>", .step_us = 24, .matrix = {kMma, 0.47}, .from = kAssumedMma},
     {.kernel = "any_gemm<mxfp8>", .step_us = 24, .matrix = {kMma, 0.47}, .from = kAssumedMma},
     // The experts': a weight is widened once per 64 tokens, be they as many or not.
     {.kernel = "any_gemm", .step_us = 4, .cycle_bytes = 10, .matrix = {kMma, 0.55}, .from = kH100AsSm80Gemms},

@@ -181,7 +181,8 @@ TEST(make_program, kernels_share_out_what_their_stage_must_read_and_compute) {
   for (const auto& [family, dense] :
        {std::pair{KernelFamily::kStreaming, DenseFormats{.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}},
         {KernelFamily::kGemm, DenseFormats{.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}},
-        {KernelFamily::kGemm, DenseFormats{.qkv = kQ8, .o = kQ8, .lm_head = kQ8}}}) {
+        {KernelFamily::kGemm, DenseFormats{.qkv = kQ8, .o = kQ8, .lm_head = kQ8}},
+        {KernelFamily::kGemm, DenseFormats{.qkv = kQ8, .o = kQ8, .lm_head = kQ8, .q8_copies = false}}}) {
     const CostModel model{kDims, StoredFormats::of({}, dense)};
     for (const std::vector<Row>& rows : {decode(3), decode(40), kPrompt, {{0, 1, 5000}, {1, 512, 512}}}) {
       const cuda::Program planned =
@@ -506,6 +507,22 @@ TEST(make_program, few_tokens_multiply_q8_0_and_others_its_copy_in_bf16) {
     const cuda::Program prompt = plan(kPrompt, {.dense = q8, .card = card});
     EXPECT_EQ(find(prompt, "gemv<dense, q8_0>").stage, Stage::kLogits);
   }
+}
+
+TEST(make_program, without_its_copy_any_gemm_multiplies_q8_0) {
+  const DenseFormats alone = {.qkv = kQ8, .o = kQ8, .lm_head = kQ8, .q8_copies = false};
+  for (const cuda::DeviceFacts& card : {kH200, kGb10}) {
+    const cuda::Program many = plan(decode(9), {.dense = alone, .card = card});
+    for (const Stage stage : {Stage::kAttnIn, Stage::kAttnOut, Stage::kLogits})
+      EXPECT_THAT(kernels(many, stage), testing::Contains("any_gemm<q8_0>"));
+    EXPECT_EQ(kernels(plan(decode(8), {.dense = alone, .card = card})),
+              kernels(plan(decode(8), {.dense = {.qkv = kQ8, .o = kQ8, .lm_head = kQ8}, .card = card})));
+    EXPECT_EQ(find(many, "any_gemm<q8_0>").cost.bytes,
+              find(plan(decode(8), {.dense = alone, .card = card}), "gemv<qkv, q8_0>").cost.bytes -
+                  2.0 * (kDims.hidden + kDims.q_width() + 2 * kDims.kv_width()));  // norm and biases
+  }
+  EXPECT_FALSE(cuda::widens_q8(kH200));
+  EXPECT_TRUE(cuda::widens_q8(kGb10));
 }
 
 TEST(make_program, what_a_file_has_in_q8_0_stays_so_where_kernels_read_it) {

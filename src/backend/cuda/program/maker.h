@@ -157,7 +157,7 @@ class Maker {
   // The kernels of the card's architectures that take the step's work.
   using Gemm = OpChoice<GemmKernel, GemmPlan>;
   using SplitGemm = OpChoice<SplitGemmKernel, SplitGemmPlan>;
-  // For the kernel that the step has for it: GEMMs read a copy of what is in Q8_0.
+  // For the kernel that the step has for it: GEMMs read the copy of what is in Q8_0, where there is one.
   [[nodiscard]] GemmShape shape_of(WeightRole role, int64_t tokens) const;
   [[nodiscard]] Gemm gemm_for(const GemmShape& shape) const;
   [[nodiscard]] std::optional<SplitGemm> split_gemm_for(const GemmShape& shape) const;

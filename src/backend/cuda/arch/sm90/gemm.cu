@@ -39,7 +39,9 @@ void launch_mxfp4(const GemmArgs& args, const GemmPlan& plan, const Launch& on) 
 
 }  // namespace
 
-bool sm90_gemm_serves(layout::Packing packing) { return packing != layout::Packing::kMxfp8; }
+bool sm90_gemm_serves(layout::Packing packing) {
+  return packing == layout::Packing::kBf16 || packing == layout::Packing::kMxfp4;
+}
 
 void Sm90Gemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using layout::Packing;

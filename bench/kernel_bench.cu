@@ -143,7 +143,7 @@ struct Buffers {
   float* y;     // [8, vocab]
 };
 
-constexpr const char* kPackings[] = {"bf16", "mxfp8", "mxfp4"};
+constexpr const char* kPackings[] = {"bf16", "mxfp8", "mxfp4", "q8_0"};
 
 // qkv, o and lm_head as a step has them: norm in front of the first and the last.
 Subject dense_subject(const std::string& name, const Buffers& b, GemvDense::Args args) {
@@ -351,7 +351,8 @@ std::vector<Subject> grouped_subjects(const Buffers& b, int tokens, const PlanDe
 
 std::vector<Subject> subjects(const Buffers& b, int tokens) {
   std::vector<Subject> all;
-  for (const layout::Packing packing : {layout::Packing::kBf16, layout::Packing::kMxfp8, layout::Packing::kMxfp4}) {
+  using enum layout::Packing;
+  for (const layout::Packing packing : {kBf16, kMxfp8, kMxfp4, kQ8}) {
     all.push_back(
         dense_subject("qkv", b, {.packing = packing, .in = {}, .rows = 5120, .cols = kHidden, .tokens = tokens}));
     all.push_back(

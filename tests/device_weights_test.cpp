@@ -5,6 +5,7 @@
 #include "backend/shards.h"
 #include "backend/sliced_weight.h"
 #include "backend/cuda/testing/mx_pack.h"
+#include "backend/cuda/testing/q8.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "base/dtype.h"
 #include "base/error.h"
@@ -107,7 +108,7 @@ struct Uploaded {
     if (matrices == Matrices::kPacked && is_packed(role)) {
       const MatrixShape shape = packed_shape(role, d);
       const int64_t rows = qkv ? d.q_width() + 2 * d.kv_width() : shape.rows;
-      return copy(device.matrix(handle), layout::packed_bytes(packing_of(role, be.dense), rows, shape.cols));
+      return copy(device.matrix(handle).packed, layout::packed_bytes(packing_of(role, be.dense), rows, shape.cols));
     }
     if (matrices == Matrices::kPacked && (role == kQBias || role == kKBias || role == kVBias))
       return copy(device.qkv_bias(handle), 2 * (d.q_width() + 2 * d.kv_width()));
@@ -261,6 +262,65 @@ TEST_F(Upload, rounds_dense_matrices_to_the_nearest_bf16_and_requantises_them_un
     const Decoded<float> exact(weights, config.dims, WeightFormat::kF32);
     const DenseFormats mixed{.qkv = WeightFormat::kMxfp4, .o = WeightFormat::kMxfp8, .lm_head = WeightFormat::kMxfp8};
     expect_same({config, weights, Matrices::kPacked, mixed}, {config, exact.weights, Matrices::kPacked, mixed});
+  }
+}
+
+// Values of what few tokens multiply, and the copy of a run without.
+TEST_F(Upload, holds_q8_0_as_it_is_beside_what_it_would_be_otherwise) {
+  using namespace backend::cuda;  // NOLINT
+  const test::ScratchDir dir;
+  model::ModelConfig config = config_of(512);
+  config.dims.heads = 8;
+  config.dims.kv_heads = 2;
+  const convert::DummyWeights made(config, 4, nullptr);
+  const auto file = test::as_gguf(config, made.weights(), dir / "m.gguf", {.dense = DType::kGgmlQ8});
+  const std::vector<HostWeight> weights = model::bind_weights(file.tensors(), config);
+  backend::BackendConfig be = Uploaded::backend_config(config), with = be;
+  with.dense = {.qkv = WeightFormat::kGgmlQ8, .o = WeightFormat::kGgmlQ8, .lm_head = WeightFormat::kGgmlQ8};
+  const Uploaded plain(be, weights, Matrices::kPacked, 512), both(with, weights, Matrices::kPacked, 512);
+  const Uploaded recoded(with, made.weights(), Matrices::kPacked, 512);  // of bf16
+  with.dense.q8_copies = false;
+  const Uploaded alone(with, weights, Matrices::kPacked, 512);
+  int matrices = 0;
+  for (const HostWeight& w : weights) {
+    const auto& [packed, wide] = both.device.matrix(both.handles.at({w.role, w.layer}));
+    if (!is_packed(w.role) || is_expert_matrix(w.role)) continue;
+    ++matrices;
+    const Bytes& want = plain.contents.at({w.role, w.layer});
+    EXPECT_TRUE(Uploaded::copy(wide, std::ssize(want)) == want) << backend::name_of(w.role);
+    const MatrixShape shape = packed_shape(w.role, config.dims);
+    const int64_t first = w.role == kK   ? config.dims.q_width()
+                          : w.role == kV ? config.dims.q_width() + config.dims.kv_width()
+                                         : 0;
+    const int64_t before = layout::packed_bytes(layout::Packing::kQ8, first, shape.cols);
+    const uint8_t* const own = packed + before;
+    const uint8_t* const other = recoded.device.matrix(recoded.handles.at({w.role, w.layer})).packed + before;
+    const PackedWeights::Matrix only = alone.device.matrix(alone.handles.at({w.role, w.layer}));
+    const uint8_t* const third = only.packed + before;
+    EXPECT_EQ(only.packed, only.wide);
+    for (int64_t i = 0; i < shape.rows * shape.cols; ++i) {
+      const int64_t tile = i / shape.cols / 16, k = i % shape.cols;
+      const auto row = static_cast<int>(i / shape.cols % 16);
+      ASSERT_EQ(packed_q8_value(own, shape.cols, tile, row, k),
+                double{value_of(w, layout::source_row(shape.order, tile, row) * shape.cols + k)})
+          << backend::name_of(w.role) << ' ' << i;
+      ASSERT_EQ(packed_q8_value(own, shape.cols, tile, row, k), packed_q8_value(other, shape.cols, tile, row, k));
+      ASSERT_EQ(packed_q8_value(own, shape.cols, tile, row, k), packed_q8_value(third, shape.cols, tile, row, k));
+    }
+  }
+  EXPECT_EQ(matrices, 1 + 4 * 2);
+  with.dense.q8_copies = true;
+  for (int rank = 0; rank < 2; ++rank) {
+    const backend::Shard shard = backend::shard_of(config.dims, {.count = 2}, rank);
+    const std::vector<HostWeight> cut = Uploaded::cut(weights, config.dims, shard);
+    const Uploaded part(backend::config_of(be, shard), cut, Matrices::kPacked, 512),
+        part_of_both(backend::config_of(with, shard), cut, Matrices::kPacked, 512);
+    for (const HostWeight& w : cut) {
+      if (!is_packed(w.role) || is_expert_matrix(w.role)) continue;
+      const Bytes& want = part.contents.at({w.role, w.layer});
+      EXPECT_TRUE(Uploaded::copy(part_of_both.device.matrix(part_of_both.handles.at({w.role, w.layer})).wide,
+                                 std::ssize(want)) == want);
+    }
   }
 }
 

@@ -67,9 +67,10 @@ enum class Which { kCuda, kReference, kCpu };
 
 struct Loaded {
   Loaded(const Source& source, const test::OneSequence& limits_in, Which which,
-         const backend::RunConfig& options = {.kv = Kv::kF32, .family = KernelFamily::kReference})
+         const backend::RunConfig& options = {.kv = Kv::kF32, .family = KernelFamily::kReference},
+         const backend::DenseFormats& dense = {})
       : limits(limits_in) {
-    const auto config = model::backend_config(source.config, test::step_limits(limits));
+    const auto config = model::backend_config(source.config, test::step_limits(limits), dense);
     if (which == Which::kReference) {
       be = backend::make_reference_backend(config);
     } else if (which == Which::kCpu) {

@@ -69,7 +69,7 @@ TEST_P(RankBias, of_o_is_added_once_and_before_the_sum) {
   const StepPointers step;
   const LayerPointers weights{.mlp_norm = others,
                               .qkv = {.packed = bytes},
-                              .o = {bytes, others, o_bias},
+                              .o = {bytes, bytes, others, o_bias},
                               .router = {.rows = others, .bias = others}};
   std::ptrdiff_t parts = 0;  // told to the launch that combines and sums
   for (const Node& node : program.nodes)

@@ -59,7 +59,9 @@ StoredFormats StoredFormats::of(std::span<const HostWeight> weights, const Dense
     }
   }
   for (int r = 0; r < kWeightRoles; ++r) {
-    if (const auto format = dense.of(static_cast<WeightRole>(r))) formats.of_role[static_cast<size_t>(r)] = *format;
+    const auto format = dense.of(static_cast<WeightRole>(r));
+    if (format) formats.of_role[static_cast<size_t>(r)] = *format;
+    formats.wide_copies |= dense.q8_copies && format == WeightFormat::kGgmlQ8;
   }
   return formats;
 }
@@ -91,9 +93,10 @@ double CostModel::bytes_of(WeightRole role) const {
 
 Cost CostModel::of(WeightRole role, const StepShape& step, const Dims& d) const {
   const auto tokens = static_cast<double>(tokens_of(step)), experts = static_cast<double>(d.experts);
-  const double bytes = bytes_of(role, d), twice = 2 * values(role, d);
-  const double used = expected_experts(d, tokens_of(step)) / experts;
+  const double used = expected_experts(d, tokens_of(step)) / experts, twice = 2 * values(role, d);
   const auto rows = static_cast<double>(step.logit_rows);
+  const double copy = bytes_of_copy(role, d), reading = role == kUnembedding ? rows : tokens;
+  const double bytes = copy > 0 && reading > kFewTokens ? copy : bytes_of(role, d);
   switch (role) {
     case kEmbedding: return {bytes * tokens / static_cast<double>(d.vocab), 0};
     case kQ:
@@ -107,7 +110,7 @@ Cost CostModel::of(WeightRole role, const StepShape& step, const Dims& d) const 
     case kDownBias: return {bytes * used, 0};
     case kFinalNorm: return {rows > 0 ? bytes : 0, 0};
     case kUnembedding: {
-      const bool screened = screened_bytes > 0 && step.logit_rows <= kScreenedRows;
+      const bool screened = screened_bytes > 0 && step.logit_rows <= kFewTokens;
       return {rows == 0 ? 0 : screened ? static_cast<double>(screened_bytes) : bytes, twice * rows};
     }
     default: return {bytes, 0};
@@ -150,11 +153,17 @@ double CostModel::bytes_of(WeightRole role, const Dims& d) const {
   return filled * values(role, d) * bytes_per_value(formats.of_role[static_cast<size_t>(role)]);
 }
 
+double CostModel::bytes_of_copy(WeightRole role, const Dims& d) const {
+  const bool q8 = formats.of_role[static_cast<size_t>(role)] == WeightFormat::kGgmlQ8;
+  return q8 && formats.wide_copies ? values(role, d) * bytes_per_value(WeightFormat::kBf16) : 0;
+}
+
 int64_t CostModel::weight_bytes() const {
   double outer = 0, layer = 0;
-  for (const WeightRole role : {kEmbedding, kFinalNorm, kUnembedding}) outer += bytes_of(role);
+  const auto held = [this](WeightRole role) { return bytes_of(role) + bytes_of_copy(role, dims); };
+  for (const WeightRole role : {kEmbedding, kFinalNorm, kUnembedding}) outer += held(role);
   for (int r = static_cast<int>(kAttnNorm); r <= static_cast<int>(kDownBias); ++r)
-    layer += bytes_of(static_cast<WeightRole>(r));
+    layer += held(static_cast<WeightRole>(r));
   return static_cast<int64_t>(outer + layer * static_cast<double>(dims.layers));
 }
 

@@ -42,10 +42,12 @@ struct StoredFormats {
   std::array<WeightFormat, kWeightRoles> of_role{};  // by WeightRole
   std::optional<int64_t> kv_row_bytes{};             // of a head of a token (kv_dtype.h); none: bf16's
   int64_t copied_bytes = 0;                          // of weights that are recoded: no file holds them
+  bool wide_copies =
+      false;  // what is in Q8_0 has a copy in bf16, which more than kFewTokens tokens read (DenseFormats)
 
   // OpenAI's checkpoints: MXFP4 experts, all else bf16.
   [[nodiscard]] static StoredFormats as_shipped();
-  // The formats of uploads, with the dense layers requantised.
+  // The formats of uploads, with the dense layers as asked for.
   [[nodiscard]] static StoredFormats of(std::span<const HostWeight> weights, const DenseFormats& dense);
 };
 
@@ -64,7 +66,7 @@ struct StepShape {
   int64_t logit_rows = 0;
 };
 
-inline constexpr int kScreenedRows = 8;  // most rows of logits that are screened
+inline constexpr int kFewTokens = 8;  // most that a card's decode kernels take: of a step, or rows of logits
 
 struct CostModel {
   Dims dims;  // of the whole model
@@ -72,7 +74,7 @@ struct CostModel {
   std::optional<Shard> shard{};          // what one rank reads, computes and holds; none: all of it
   int64_t down_cols = 0;                 // that are held of down where they are filled up; 0: they are not
   std::vector<int64_t> layer_experts{};  // experts_of
-  // Bytes of the short copy that a step of up to kScreenedRows rows of logits reads instead of the unembedding
+  // Bytes of the short copy that a step of up to kFewTokens rows of logits reads instead of the unembedding
   // (cuda/sampling/screen.h); 0: there is no copy.
   int64_t screened_bytes = 0;
 
@@ -100,6 +102,7 @@ struct CostModel {
   [[nodiscard]] Cost of(WeightRole role, const StepShape& step, const Dims& dims) const;
   [[nodiscard]] double values(WeightRole role, const Dims& dims) const;
   [[nodiscard]] double bytes_of(WeightRole role, const Dims& dims) const;
+  [[nodiscard]] double bytes_of_copy(WeightRole role, const Dims& dims) const;  // 0: there is none
 };
 
 }  // namespace nibble::backend

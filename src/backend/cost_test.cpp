@@ -144,6 +144,29 @@ TEST(cost, requantised_layers_are_read_as_what_they_became) {
                    kModel.of(Stage::kAttnOut, LayerKind::kFull, step).bytes);
 }
 
+TEST(cost, q8_0_of_a_card_has_a_copy_in_bf16_which_more_than_8_tokens_read) {
+  constexpr double kQ8 = 34.0 / 32;
+  DenseFormats dense;
+  dense.lm_head = WeightFormat::kGgmlQ8;
+  const CostModel model{kDims, StoredFormats::of({}, dense)};
+  const std::vector<Row> prompt = {{.tokens = 20, .context = 20}};
+  for (const int rows : {1, 8, 9}) {
+    const StepShape step{.rows = prompt, .logit_rows = rows};
+    EXPECT_DOUBLE_EQ(model.of(Stage::kLogits, LayerKind::kFull, step).bytes, 2 * 64 + (rows > 8 ? 2 : kQ8) * 6400);
+  }
+  EXPECT_EQ(model.weight_bytes() - kModel.weight_bytes(), static_cast<int64_t>(kQ8 * 6400));
+  dense.q8_copies = false;
+  const CostModel alone{kDims, StoredFormats::of({}, dense)};
+  EXPECT_DOUBLE_EQ(alone.of(WeightRole::kUnembedding, {.rows = prompt, .logit_rows = 9}).bytes, kQ8 * 6400);
+  EXPECT_EQ(kModel.weight_bytes() - alone.weight_bytes(), static_cast<int64_t>((2 - kQ8) * 6400));
+  dense = {.qkv = {}, .o = WeightFormat::kGgmlQ8, .lm_head = {}};
+  const CostModel of_o{kDims, StoredFormats::of({}, dense)};
+  const double wide = kModel.of(WeightRole::kO, {.rows = prompt}).bytes;
+  EXPECT_DOUBLE_EQ(of_o.of(WeightRole::kO, {.rows = prompt}).bytes, wide);
+  const std::vector<Row> one = {{.tokens = 1, .context = 20}};
+  EXPECT_DOUBLE_EQ(of_o.of(WeightRole::kO, {.rows = one}).bytes, wide * kQ8 / 2);
+}
+
 TEST(cost, a_step_is_its_stages_times_their_layers) {
   const std::vector<Row> rows = {{0, 1, 500}, {1, 1, 20}};
   const StepShape step{.rows = rows, .logit_rows = 2};

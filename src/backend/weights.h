@@ -195,11 +195,25 @@ struct WeightHandle {
   int32_t idx = -1;  // -1: none
 };
 
-// What the dense matrices are held in: as they came, or requantised by the backend while they are uploaded.
+// What the dense matrices are held in: as they came, or requantised by the backend while they are uploaded. kGgmlQ8, of
+// a card alone: so, which few tokens multiply, and in a copy rounded to bf16, which more tokens do.
 struct DenseFormats {
-  std::optional<WeightFormat> qkv, o, lm_head;  // kMxfp4 or kMxfp8; none: as it came
+  std::optional<WeightFormat> qkv, o, lm_head;  // kMxfp4, kMxfp8 or kGgmlQ8; none: as it came, on a card in bf16
+  bool keeps_q8 = true;                         // Q8_0 of a file may become kGgmlQ8 above (cuda::with_q8)
+  bool q8_copies = true;  // false: there is no copy, and more tokens multiply what rounds to it on the way
 
-  [[nodiscard]] constexpr bool any() const { return qkv || o || lm_head; }
+  // Whether something is in MX blocks; and in which.
+  [[nodiscard]] constexpr bool any() const {
+    return in_mx(WeightRole::kQ) || in_mx(WeightRole::kO) || in_mx(WeightRole::kUnembedding);
+  }
+  [[nodiscard]] constexpr std::optional<WeightFormat> in_mx(WeightRole role) const {
+    const std::optional<WeightFormat> format = of(role);
+    return format == WeightFormat::kGgmlQ8 ? std::nullopt : format;
+  }
+  // What another model's file may be held in, too.
+  [[nodiscard]] constexpr DenseFormats of_any_file() const {
+    return {in_mx(WeightRole::kQ), in_mx(WeightRole::kO), in_mx(WeightRole::kUnembedding)};
+  }
   [[nodiscard]] constexpr std::optional<WeightFormat> of(WeightRole role) const {
     switch (role) {
       case WeightRole::kQ:
@@ -211,6 +225,13 @@ struct DenseFormats {
     }
   }
 };
+
+// The weight as what is to be uploaded: what is no Q8_0, and shall be, is recoded.
+[[nodiscard]] inline HostWeight in_q8(HostWeight weight, const DenseFormats& dense) {
+  if (dense.of(weight.role) == WeightFormat::kGgmlQ8 && weight.values.dtype != DType::kU8)
+    weight.format = WeightFormat::kGgmlQ8;
+  return weight;
+}
 
 // The rule of a requantisation, the same on every backend, so that all hold the same codes.
 [[nodiscard]] constexpr MxScaleRule scale_rule(WeightFormat format) {

@@ -79,13 +79,26 @@ class Converted(Gguf):
         path = self.convert()
         card = ("inspect", "-m", path, "--plan", "--backend", "cuda", "--card", "h100")
         says = self.ok(*card, "--json").json()["weights"]
-        self.assertIn("ggml q8_0 to bf16: embedding, unembedding, q, k, v, o; f32 to bf16: final_norm,", says)
+        self.assertIn("ggml q8_0 to bf16: embedding; f32 to bf16: final_norm,", says)
+        self.assertIn("ggml q8_0, and bf16 for more than 8 tokens: unembedding, q, k, v, o", says)
+        spark = self.ok("inspect", "-m", path, "--plan", "--card", "gb10", "--json").json()["weights"]
+        self.assertIn("ggml q8_0 to bf16: embedding, unembedding; f32 to bf16: final_norm,", spark)  # its screen reads bf16
         self.assertIn(f"weights: {says}\n", self.ok(*card).out)
         says = self.ok(*card, "--mxfp8-layers", "o", "--json").json()["weights"]
         self.assertIn("ggml q8_0 to mxfp8: o", says)
-        plans = [self.ok("inspect", "-m", m, "--plan", "--backend", b, "--json").json()["plans"] for m in (path, TINY) for b in ("cuda", "cpu")]
-        self.assertEqual(plans[0], plans[2])  # on a card both are held alike
-        self.assertLess(plans[1][0]["bytes"], plans[3][0]["bytes"])
+        self.assertIn("ggml q8_0 to bf16: embedding, unembedding, q, k, v, o;", self.ok(*card, "--q8-layers", "none").out)
+        plan = lambda m, backend, *flags: self.ok("inspect", "-m", m, "--plan", "--backend", backend, *flags, "--json").json()["plans"]
+        kernels = lambda plan: [stage["kernel"] for stage in plan["stages"]]
+        few, many = (kernels(p) for p in plan(path, "cuda", "-b", "1,16", "-p", 0))
+        self.assertIn("gemv<qkv, q8_0>", few)
+        self.assertIn("gemv<dense, q8_0>", few)
+        self.assertFalse([k for k in many if "q8_0" in k])
+        rounded = plan(path, "cuda", "--q8-layers", "none")
+        self.assertEqual(rounded, plan(TINY, "cuda"))  # on a card both are held alike
+        self.assertLess(plan(path, "cuda")[0]["bytes"], rounded[0]["bytes"])
+        self.assertLess(plan(path, "cpu")[0]["bytes"], plan(TINY, "cpu")[0]["bytes"])
+        for flags, says in ((("--q8-layers", "o", "--mxfp8-layers", "o"), "o is in two formats"), (("--q8-layers", "moe"), "want a list of qkv, o, lm_head, or all")):
+            self.refused(USAGE, *card, *flags, says=says)
 
     def test_the_load_format_can_be_named(self):
         path = self.convert()

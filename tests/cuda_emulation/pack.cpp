@@ -18,11 +18,12 @@ void pack_weights(const PackArgs& args, CUstream_st* /*stream*/) {
   const layout::Geometry g = layout::geometry(args.packing, args.cols);
   const int64_t values = args.rows * args.cols;
   for (int64_t i = 0; args.packing == Packing::kBf16 && i < values / 8; ++i) pack_bf16_piece(args, g, i);
-  for (int64_t i = 0; args.packing == Packing::kMxfp8 && i < values / 16; ++i) pack_mxfp8_piece(args, g, i);
+  const bool bytes = args.packing == Packing::kMxfp8 || args.packing == Packing::kQ8;
+  for (int64_t i = 0; bytes && i < values / 16; ++i) pack_bytes_piece(args, g, i);
   for (int64_t i = 0; args.packing == Packing::kMxfp4 && i < values / 32; ++i) pack_mxfp4_piece(args, g, i);
   for (int64_t i = 0; args.packing != Packing::kBf16 && i < values / 32; ++i) {
     const uint8_t code = pack_scale(args, g, i);
-    *args.bad_scales += bad_scale(args.packing, code) ? 1 : 0;
+    if (args.bad_scales != nullptr) *args.bad_scales += bad_scale(args.packing, code) ? 1 : 0;
     if (args.packing == Packing::kMxfp4 && args.scale_range != nullptr) args.scale_range->add(code);
   }
 }

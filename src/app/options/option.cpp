@@ -395,6 +395,7 @@ ModelOptions draft_options(const ModelOptions& options) {
   draft.name.clear();
   draft.revision.clear();
   if (draft.load_format != LoadFormat::kDummy) draft.load_format = LoadFormat::kAuto;
+  draft.run.dense = draft.run.dense.of_any_file();
   draft.backend_why.clear();
   draft.fast_why.clear();
   draft.left_out.clear();

@@ -39,6 +39,7 @@ constexpr Commands kPlans{kInspect, kPredict};
 constexpr Places kOnCpu{kYes, kNo, kNo, kNo};
 constexpr Places kOnArm{kNotRun, kNo, kNo, kNo};  // nothing but an emulator has run them
 constexpr Places kOnCards{kNo, kYes, kYes, kNotRun};
+constexpr Places kOnHopperAlone{kNo, kNotRun, kYes, kNotRun};
 constexpr Places kOnSm121{kNo, kNo, kNo, kNotRun};
 constexpr Places kOfHost{kYes, kNotRun, kNotRun, kNotRun};  // cards would do the same, nobody has tried
 constexpr Places kRoundedFirst{kAsValues, kAsValues, kAsValues, kNotRun};
@@ -92,6 +93,12 @@ constexpr Word kMoeTiles[] = {word(MoeTile::kAuto),
                               word(MoeTile::k64x128, kAsChosen, kOnSm121, "--moe-activation mxfp8"),
                               word(MoeTile::k128x128, kAsChosen, kOnSm121, "--moe-activation mxfp8")};
 constexpr Word kLayers[] = {{"qkv", 0, kRounded}, {"o", 0, kRounded}, {"lm_head", 0, kRounded}, {"all", 0, kRounded}};
+constexpr Word kQ8Layers[] = {{"auto"},
+                              {"none", 0, kUnrounded, kOnCards},
+                              {"qkv", 0, kRounded, kOnHopperAlone},
+                              {"o", 0, kRounded, kOnHopperAlone},
+                              {"lm_head", 0, kRounded, kOnHopperAlone},
+                              {"all", 0, kRounded, kOnHopperAlone}};
 constexpr Word kFast[] = {{"false"}, {"true", 1, kRounded}};
 constexpr Word kEager[] = {{"false"}, {"true", 1, kUnrounded, kOnCards}};
 constexpr Word kCopies[] = {{"false"}, {"true", 1, kUnrounded, kOnCpu}};
@@ -137,8 +144,7 @@ void read_layers(std::string_view flag, const std::string& found, const ValueRef
   for (const std::string& name : split(found, ',')) {
     const auto set = [&](std::string_view layer, std::optional<WeightFormat>& format) {
       if (name != layer && name != "all") return;
-      if (format && *format != kFormat)
-        refuse_value(flag, fmt::format("{} is in --mxfp4-layers and --mxfp8-layers", layer));
+      if (format && *format != kFormat) refuse_value(flag, fmt::format("{} is in two formats", layer));
       format = kFormat;
     };
     const bool known = std::ranges::find(kLayers, name, &Word::word) != std::end(kLayers);
@@ -149,6 +155,20 @@ void read_layers(std::string_view flag, const std::string& found, const ValueRef
     set("o", dense.o);
     set("lm_head", dense.lm_head);
   }
+}
+
+// Or auto, or none: what a file has in Q8_0 may be held so, or not.
+std::string q8_layers(const ValueRef& slot) {
+  const std::string layers = layers_in<WeightFormat::kGgmlQ8>(slot);
+  return !layers.empty() ? layers : std::get<backend::DenseFormats*>(slot)->keeps_q8 ? "auto" : "none";
+}
+
+void read_q8_layers(std::string_view flag, const std::string& found, const ValueRef& slot) {
+  backend::DenseFormats& dense = *std::get<backend::DenseFormats*>(slot);
+  for (std::optional<WeightFormat>* const format : {&dense.qkv, &dense.o, &dense.lm_head})
+    if (*format == WeightFormat::kGgmlQ8) format->reset();
+  dense.keeps_q8 = found == "auto";
+  if (found != "auto" && found != "none") read_layers<WeightFormat::kGgmlQ8>(flag, found, slot);
 }
 
 // A CPU resolves to what no word asks for.
@@ -348,7 +368,7 @@ constexpr Option kRunRows[] = {
         such_as(own(read_layers<WeightFormat::kMxfp4>, layers_in<WeightFormat::kMxfp4>), kLayers), kComputes | kPlans,
         kPerformance,
         {.alike = Alike::kInAllRanks,
-         .feature = {"mxfp4-layers", "none", "a layer in one of --mxfp4-layers and --mxfp8-layers; a list with commas",
+         .feature = {"mxfp4-layers", "none", "one format a layer; a list with commas",
                      "32 sequences of 20b on an H100 are slower with all layers than in bf16"},
          .type = "LIST"}),
     Option("--mxfp8-layers", "Dense layers to requantise while loading (lossy): qkv,o,lm_head or all",
@@ -356,6 +376,16 @@ constexpr Option kRunRows[] = {
            such_as(own(read_layers<WeightFormat::kMxfp8>, layers_in<WeightFormat::kMxfp8>), kLayers),
            kComputes | kPlans, kPerformance,
            {.alike = Alike::kInAllRanks, .feature = {"mxfp8-layers", "none", "as --mxfp4-layers"}, .type = "LIST"}),
+    Option(
+        "--q8-layers",
+        "cuda: dense layers held in Q8_0, for up to 8 tokens a step, and in bf16, for more: qkv,o,lm_head or all (lossy "
+        "where the file has no Q8_0); none; auto: those that the file has in Q8_0, where there is room (120b: 1 GB)",
+        kPlace<&RunConfig::dense>, such_as(own(read_q8_layers, q8_layers), kQ8Layers), kComputes | kPlans, kPerformance,
+        {.on = kCudaOnly,
+         .alike = Alike::kInAllRanks,
+         .feature = {"q8-layers", "", "--moe-kernel auto or gemm",
+                     "Draft models stay in bf16, and below 1 TB/s a screened lm_head"},
+         .type = "LIST"}),
     Option(
         "--tensor-parallel-size",
         "Ranks that share every step, each with its part of all weights and its heads' keys and values. cuda: a card for "

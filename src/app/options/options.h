@@ -77,11 +77,11 @@ struct ModelOptions {
   backend::RunConfig run{};                              // as it was asked for; later (backend_choice.h) resolved
   std::string backend_why{};                             // one line for the user, if the backend was left open
   std::string fast_why{};                                // one line for the user: what --fast chose
-  std::string left_out{};                                // one line for the user: settings of cards, where none is used
-  GroupOptions group{};                                  // for run and serve
-  backend::Range cards{};                                // that may be used; empty: the first ones, one per rank
-  engine::SpeculationLimits speculation{};               // of commands that answer; otherwise off
-  std::filesystem::path speculative_model{};             // for eagle3: the head's directory; for draft: as `model`
+  std::string left_out{};  // one line for the user: settings of cards, where none is used; formats without room
+  GroupOptions group{};    // for run and serve
+  backend::Range cards{};  // that may be used; empty: the first ones, one per rank
+  engine::SpeculationLimits speculation{};    // of commands that answer; otherwise off
+  std::filesystem::path speculative_model{};  // for eagle3: the head's directory; for draft: as `model`
   model::eagle3::TapReading tap_reading = model::eagle3::TapReading::kAuto;
 };
 

@@ -21,6 +21,52 @@
 namespace nibble::app {
 namespace {
 
+// The layers that are in Q8_0 throughout.
+backend::DenseFormats q8_in(std::span<const backend::HostWeight> weights) {
+  using enum backend::WeightRole;
+  using backend::WeightFormat;
+  const auto all = [&](std::initializer_list<backend::WeightRole> roles) {
+    const bool q8 = std::ranges::all_of(weights, [&](const backend::HostWeight& w) {
+      return w.format == WeightFormat::kGgmlQ8 || std::ranges::find(roles, w.role) == roles.end();
+    });
+    return q8 ? std::optional(WeightFormat::kGgmlQ8) : std::nullopt;
+  };
+  return {.qkv = all({kQ, kK, kV}), .o = all({kO}), .lm_head = all({kUnembedding})};
+}
+
+// The options with what stays in Q8_0 of the file's layers, beside a copy where both have room: on this machine's card
+// with all else that the options want, on a `card` that is named with the other weights. Else without the copy, which
+// takes less than bf16; but in bf16 where GEMMs of bf16 would be faster.
+ModelOptions with_q8(const ModelOptions& options, const LimitsOf& limits_of,
+                     const std::optional<backend::cuda::DeviceFacts>& card) {
+  const bool may = options.run.backend == BackendKind::kCuda && options.run.dense.keeps_q8;
+  if (!may || options.load_format == LoadFormat::kDummy || !is_gguf(options)) return options;
+  const auto facts = card ? card : backend::cuda_plan_device();
+  if (!facts) return options;
+  const model::ModelConfig config = open_config(options).config;
+  const ModelFiles files(options);
+  const backend::DenseFormats file = q8_in(model::bind_weights(
+      files.tensors(), config, {.where = options.model, .check_scales = false, .experts = options.expert_format}));
+  ModelOptions with = options;
+  backend::RunConfig& run = with.run;
+  run.dense = backend::cuda::with_q8(backend::cuda_config(model::backend_config(config, {}, run.dense), run.ranks), run,
+                                     *facts, file);
+  const backend::CostModel cost = model::cost_of(config, stored_formats(with, {}));
+  if (!cost.formats.wide_copies) return with;
+  const Budget budget = card ? Budget{{.weights = of_a_card(cost, run.ranks).weight_bytes()},
+                                      device_limit(card->memory_bytes, card->memory_bytes,
+                                                   *backend::with_defaults(run).gpu_memory_utilization)}
+                             : budget_of(with, model::backend_config(config, limits_of(with, config), run.dense), cost);
+  if (budget.needs.total() <= budget.limit.bytes) return with;
+  const bool alone = backend::cuda::widens_q8(*facts);
+  ModelOptions without = alone ? with : options;
+  without.run.dense.q8_copies = !alone;
+  without.left_out = fmt::format("Q8_0 layers {}: with both, want {}; {}",
+                                 alone ? "have no copy in bf16, and any_gemm multiplies them" : "become bf16",
+                                 describe(budget.needs), budget.limit.where);
+  return without;
+}
+
 CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
   CardFacts card;
   if (const backend::CudaAvailable available = backend::cuda_available(); !available.yes) {
@@ -31,9 +77,10 @@ CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
   if (const auto facts = backend::cuda_plan_device()) card.name = facts->name;
   const model::ModelConfig config = open_config(options).config;
   const model::StepLimits limits = limits_of(options, config);
-  const backend::CostModel cost = model::cost_of(config, stored_formats(options, {}));
   try {
-    const Budget budget = budget_of(options, model::backend_config(config, limits, options.run.dense), cost);
+    const ModelOptions held = with_q8(options, limits_of, {});
+    const backend::CostModel cost = model::cost_of(config, stored_formats(held, {}));
+    const Budget budget = budget_of(held, model::backend_config(config, limits, held.run.dense), cost);
     card.needs = budget.needs;
     card.room = budget.limit;
   } catch (const Error& why) {  // the card has no kernels for these shapes or flags
@@ -63,7 +110,7 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
   };
   const bool may_be_a_card = options.run.backend == BackendKind::kAuto || options.run.backend == BackendKind::kCuda;
   if (in_a_group(options) && may_be_a_card) take_own_card(options.group);
-  if (options.run.backend != BackendKind::kAuto) return fast(options);
+  if (options.run.backend != BackendKind::kAuto) return with_q8(fast(options), limits_of, card);
   if (options.run.ranks.count > 1 && !in_a_group(options) &&
       backend::cuda_available().yes)  // who has cards did not mean the CPU
     backend::require_cards(options.run.ranks.count, fmt::format("--tensor-parallel-size {}", options.run.ranks.count));
@@ -74,7 +121,7 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
   BackendChoice choice = choose_backend(host_flag.empty() ? card_facts(fast(with), limits_of) : CardFacts(), host_flag);
   with.run.backend = choice.backend;
   with.backend_why = std::move(choice.why);
-  return fast(with);
+  return with_q8(fast(with), limits_of, card);
 }
 
 ModelOptions resolved_model(ModelOptions options) {
@@ -127,7 +174,7 @@ constexpr FastSet kSets[] = {
 
 void refuse_given_formats(const ModelOptions& o) {
   std::string_view given;
-  if (o.run.dense.qkv || o.run.dense.o || o.run.dense.lm_head) given = "--mxfp4-layers or --mxfp8-layers";
+  if (o.run.dense.any()) given = "--mxfp4-layers or --mxfp8-layers";
   if (o.run.activations != Activations::kAuto) given = "--moe-activation";
   if (o.run.dense_activations != Activations::kAuto) given = "--dense-activation";
   if (o.run.attention_activations != backend::AttentionActivations::kAuto) given = "--attention-activation";

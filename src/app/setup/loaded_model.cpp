@@ -538,13 +538,16 @@ std::string weight_conversions(std::span<const backend::HostWeight> weights, con
     const DType stored = part.values->dtype;
     const WeightFormat on_card = backend::is_expert_matrix(role) ? part.format : WeightFormat::kBf16;
     const WeightFormat to = card ? options.run.dense.of(role).value_or(on_card) : part.format;
+    const bool twice = card && options.run.dense.q8_copies && options.run.dense.of(role) == WeightFormat::kGgmlQ8;
     // As it is; of experts on a card at most the order of their nibbles changes.
     const bool kept = part.recoded ? backend::is_float(stored) && backend::format_of(stored) == to : part.format == to;
-    if (kept) return;
+    if (kept && !twice) return;
     const std::optional<DType> exact = exact_type(stored);
     const std::string conversion =
-        fmt::format("{} to {}{}", part.recoded ? name_of(stored) : backend::name_of(part.format), backend::name_of(to),
-                    part.recoded && exact && backend::format_of(*exact) == to ? ", exactly" : "");
+        fmt::format("{}{}{}{}", part.recoded ? name_of(stored) : backend::name_of(part.format),
+                    kept ? "" : fmt::format(" to {}", backend::name_of(to)),
+                    part.recoded && exact && backend::format_of(*exact) == to ? ", exactly" : "",
+                    twice ? ", and bf16 for more than 8 tokens" : "");
     auto it = std::ranges::find(roles, conversion, &decltype(roles)::value_type::first);
     if (it == roles.end()) it = roles.insert(it, {conversion, {}});
     if (std::ranges::find(it->second, backend::name_of(role)) == it->second.end())

@@ -122,7 +122,7 @@ class CudaBackend final : public Member {
   void finish_upload() override {
     const bool news = !weights_.finished();
     weights_.finish();
-    if (news && screen_ && unembedding_.idx >= 0) screen_->make(weights_.matrix(unembedding_), stream_.get());
+    if (news && screen_ && unembedding_.idx >= 0) screen_->make(weights_.matrix(unembedding_).packed, stream_.get());
   }
 
   void copy_page(const PageCopy& copy) override {
@@ -438,11 +438,14 @@ class CudaBackend final : public Member {
         continue;
       }
       const auto product = [&](WeightHandle matrix, const Bf16* bias) {
-        if (packed) return ProductPointers{.packed = weights_.matrix(matrix), .bias = bias};
+        if (packed) {
+          const auto [own, wide] = weights_.matrix(matrix);
+          return ProductPointers{.packed = own, .wide = wide, .bias = bias};
+        }
         return ProductPointers{.rows = bf16(matrix), .bias = bias};
       };
       const auto experts = [&](WeightRole role, WeightRole bias) {
-        if (packed) return ExpertsPointers{.packed = weights_.matrix(w[role]), .bias = bf16(w[bias])};
+        if (packed) return ExpertsPointers{.packed = weights_.matrix(w[role]).packed, .bias = bf16(w[bias])};
         return ExpertsPointers{.rows = weights_.mxfp4(w[role]), .bias = bf16(w[bias])};
       };
       LayerPointers own{.embedding = bf16(outer[kEmbedding]),

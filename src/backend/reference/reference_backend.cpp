@@ -125,10 +125,11 @@ class ReferenceBackend final : public Backend {
   [[nodiscard]] std::string_view name() const override { return "reference"; }
 
   WeightHandle upload(const HostWeight& whole) override {
-    SlicedWeight part = sliced(whole);
+    SlicedWeight part = sliced(in_q8(whole, config_.dense));
     const HostWeight& weight = part.weight;
     for (Buffer& copy : part.copies) copies_.push_back(std::move(copy));
-    weights_.emplace_back(weight, config_.dense.of(weight.role), run_.backend == BackendKind::kCuda);
+    weights_.emplace_back(weight, config_.dense.in_mx(weight.role),
+                          run_.backend == BackendKind::kCuda && config_.dense.of(weight.role) != WeightFormat::kGgmlQ8);
     const int32_t own = static_cast<int32_t>(weights_.size()) - 1;
     if (whole.odd.bytes.empty()) return {own};
     weights_.emplace_back(odd_rows(weight), std::nullopt, run_.backend == BackendKind::kCuda);  // odd_of
@@ -426,7 +427,7 @@ class ReferenceBackend final : public Backend {
   // As an expert multiplies them; as a dense layer does.
   [[nodiscard]] Vec rounded(const Vec& x) const { return rounded_to(run_.activations, x); }
   [[nodiscard]] Vec dense_input(WeightRole role, const Vec& x) const {
-    return config_.dense.of(role) ? rounded_to(run_.dense_activations, x) : x;
+    return config_.dense.in_mx(role) ? rounded_to(run_.dense_activations, x) : x;
   }
   [[nodiscard]] static Vec rounded_to(Activations activations, const Vec& x) {
     if (!rounds(activations)) return x;

@@ -9,8 +9,8 @@
 namespace nibble::backend {
 
 // Keys and values are kept in double, after the rounding of a lossy KV type; of the others there is none. Beside
-// run.backend cuda, values in F16, F32 and Q8_0 are read as the nearest bf16, which is what a card holds of them; those
-// that are requantised are so from their own values, as there.
+// run.backend cuda, values in F16, F32 and Q8_0 are read as the nearest bf16, which is what a card holds of them, but
+// for Q8_0 that it holds as it is (DenseFormats); those that are requantised are so from their own values, as there.
 std::unique_ptr<Backend> make_reference_backend(const BackendConfig& config, const RunConfig& run = {});
 
 // With what was left open decided: one thread, nothing rounded.

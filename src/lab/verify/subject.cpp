@@ -140,6 +140,7 @@ backend::RunConfig exact_run(const backend::RunConfig& run) {
   exact.isa = run.isa;
   exact.eager = run.eager;
   exact.screened_head = run.screened_head;
+  if (!run.dense.any()) exact.dense = run.dense;
   exact.sinks = run.sinks;
   exact.max_model_len = run.max_model_len;
   exact.max_num_batched_tokens = run.max_num_batched_tokens;

@@ -71,6 +71,7 @@ void AnyGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& o
     case Packing::kBf16: return launch_tile<Packing::kBf16, RowOrder::kPlain>(args, plan, on);
     case Packing::kMxfp8: return launch_tile<Packing::kMxfp8, RowOrder::kPlain>(args, plan, on);
     case Packing::kMxfp4: return launch_tile<Packing::kMxfp4, RowOrder::kPlain>(args, plan, on);
+    case Packing::kQ8: return launch_tile<Packing::kQ8, RowOrder::kPlain>(args, plan, on);
   }
 }
 

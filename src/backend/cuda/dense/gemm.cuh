@@ -1,6 +1,6 @@
 #pragma once
-// y = W·x for many tokens, W packed bf16, MXFP8 or MXFP4 (exact: activations keep 16 bits)  source: torch/model.py,
-// Linear and MLPBlock; arguments: gemm_plan.h GemmArgs
+// y = W·x for many tokens, W packed bf16, MXFP8, MXFP4 or Q8_0 (exact: activations keep 16 bits)
+// source: torch/model.py, Linear and MLPBlock; arguments: gemm_plan.h GemmArgs
 // W    layout/packed.h     x  16 bits, [*, cols]     both by cp.async in stages of 32 or 64 k, in the order they lie in
 // grid one CTA per (4 warps' rows, 64, 96 or 128 tokens); row blocks run fastest, so that a tile of tokens and
 //      an expert's weights are read from DRAM once
@@ -8,6 +8,7 @@
 //      tokens. A weight is widened by one warp, once per CTA
 // MX   a scale that leaves every weight of its block an f16 number is multiplied into the weights (two at a time); a
 //      stage with another scale is summed unscaled, scaled in f32 and added
+// Q8_0 weights are rounded to bf16 as they are widened: the bits of a product of that matrix
 // bytes, flops: cost()
 // count (SASS of sm_90), instructions an mma: MXFP4 of 48 rows and 96 tokens 3.2, 64 tokens 4.0, of 32 rows 3.4
 // and 4.3;
@@ -20,6 +21,8 @@
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/gemm_tile.cuh"
 #include "backend/cuda/ptx/mma.cuh"
+
+#include <type_traits>
 
 namespace nibble::backend::cuda {
 
@@ -35,15 +38,20 @@ struct StageView {
     const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes,
               warp = static_cast<int>(threadIdx.x) / layout::kWarpLanes, first = warp % Tile::kWarpsM * Tile::kRowTiles;
     codes = ring + static_cast<uint32_t>(first * Tile::kCodeBytes + lane * 16);
-    scales = ring + static_cast<uint32_t>(Tile::kCodesBytes + (first * 8 + lane / 4) * 4);
+    scales = ring + static_cast<uint32_t>(Tile::kCodesBytes + (first * 8 + lane / 4) * (Tile::kScaleBytes / 8));
     x = ring + static_cast<uint32_t>(Tile::kWeightBytes) +
         Tile::chunk_place(warp / Tile::kWarpsM * Tile::kColTiles * 8 + lane / 4, lane % 4);
   }
   __device__ uint4 code(uint32_t stage, int row_tile, int at) const {
     return ptx::load_shared16(codes + stage + static_cast<uint32_t>(row_tile * Tile::kCodeBytes + at * 512));
   }
-  __device__ uint32_t scale(uint32_t stage, int row_tile) const {
-    return ptx::load_shared4(scales + stage + static_cast<uint32_t>(row_tile * 32));
+  __device__ auto scale(uint32_t stage, int row_tile) const {
+    const uint32_t at = scales + stage + static_cast<uint32_t>(row_tile * Tile::kScaleBytes);
+    if constexpr (Tile::kScaleBytes == 64) {
+      return ptx::load_shared8(at);
+    } else {
+      return ptx::load_shared4(at);
+    }
   }
   // The k of a block, of 8 tokens.
   __device__ uint4 input(uint32_t stage, int col_tile, int block) const {
@@ -63,7 +71,7 @@ template <class Tile>
 struct StageWeights {
   static constexpr int kWords4 = Tile::kCodeBytes / 512;
   uint4 codes[Tile::kRowTiles][kWords4];
-  uint32_t scales[Tile::kRowTiles];
+  std::conditional_t<Tile::kPacking == layout::Packing::kQ8, uint2, uint32_t> scales[Tile::kRowTiles];
   bool fit = true;  // whether all scales may be multiplied into their weights
   BlockWeights<Tile> first;
 
@@ -71,7 +79,7 @@ struct StageWeights {
 #pragma unroll
     for (int m = 0; m < Tile::kRowTiles; ++m) {
       for (int i = 0; i < kWords4; ++i) codes[m][i] = view.code(stage, m, i);
-      if constexpr (Tile::kMx) scales[m] = view.scale(stage, m);
+      if constexpr (Tile::kScaleBytes > 0) scales[m] = view.scale(stage, m);
     }
     if constexpr (Tile::kMx) {
       uint32_t not_fit = 0;
@@ -85,7 +93,9 @@ struct StageWeights {
   __device__ __forceinline__ void widen_block(int block, BlockWeights<Tile>& to) const {
 #pragma unroll
     for (int m = 0; m < Tile::kRowTiles; ++m) {
-      if constexpr (!Tile::kMx) {
+      if constexpr (Tile::kPacking == layout::Packing::kQ8) {
+        for (int step = 0; step < 2; ++step) widen_q8(codes[m], scales[m], block, step, to.a[m][step]);
+      } else if constexpr (!Tile::kMx) {
         for (int step = 0; step < 2; ++step)
           for (int i = 0; i < 4; ++i) to.a[m][step][i] = word_of(codes[m][step], i);
       } else {
@@ -159,9 +169,11 @@ __device__ __forceinline__ void multiply_unscaled(const StageView<Tile>& view, u
 template <class Tile, int kCols, class BehindLoads>
 __device__ __forceinline__ void multiply_stage(const StageView<Tile>& view, uint32_t stage, StageWeights<Tile>& w,
                                                GemmSums<Tile>& sums, const BehindLoads& behind_loads) {
-  if (Tile::kMx && !w.fit) {
-    multiply_unscaled<Tile, kCols>(view, stage, w, sums);
-    w.clear();  // adds nothing below, so that the rare case is no second path for the common one's registers
+  if constexpr (Tile::kMx) {
+    if (!w.fit) {
+      multiply_unscaled<Tile, kCols>(view, stage, w, sums);
+      w.clear();  // adds nothing below, so that the rare case is no second path for the common one's registers
+    }
   }
   BlockWeights<Tile> last = w.first;
   if constexpr (Tile::kStageBlocks == 2) {

@@ -179,7 +179,8 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
   SCOPED_TRACE(testing::Message() << rows << " x " << cols << ", " << tokens << " tokens, packing "
                                   << static_cast<int>(kPacking));
   const GemmMatrix w(kPacking, rows, cols, order, 5, scales);
-  const std::vector<uint16_t> x = random_16(kPacking == Packing::kBf16, int64_t{tokens} * cols, 6);
+  constexpr bool kBf16 = input_type(kPacking) == InputType::kBf16;
+  const std::vector<uint16_t> x = random_16(kBf16, int64_t{tokens} * cols, 6);
   constexpr bool kPanels = Arch::kPanels;
   const std::vector<uint16_t> stored = kPanels ? in_panels(x, cols, tokens) : x;
   const std::vector<Bf16> bias = gemm_bias(rows, 7);
@@ -200,7 +201,7 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
   run_gemm<Arch, kPacking, kTokens, RowOrder::kPlain>(args, Arch::plan({rows, cols, tokens, 1, kPacking}, tile));
   for (int t = 0; t < tokens; ++t)
     for (int r = 0; r < rows; ++r) {
-      const GemmSum want = w.dot(r, x.data() + t * cols, kPacking == Packing::kBf16);
+      const GemmSum want = w.dot(r, x.data() + t * cols, kBf16);
       const GemmPart& part = args.parts[first > 0 && r >= first ? 1 : 0];
       const float got = part.to[t * part.rows + r - part.first_row];
       const double exact = want.value + bias[static_cast<size_t>(r)].to_float();
@@ -222,10 +223,40 @@ TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
   check_dense<Any, Packing::kBf16, kWideTall>(16, 384, 129);
   check_dense<Any, Packing::kBf16, kWideTall>(320, 512, 69, RowOrder::kHeads64);
   check_dense<Any, Packing::kMxfp8, kMany>(48, 512, 100);
+  check_dense<Any, Packing::kQ8, kFew>(144, 384, 9);
+  check_dense<Any, Packing::kQ8, kFew>(256, 2880, 33, RowOrder::kHeads64);
+  check_dense<Any, Packing::kQ8, kMany>(128, 512, 65);
   check_dense<Any, Packing::kMxfp4, kExperts>(16, 2880, 12);
   check_dense<Any, Packing::kMxfp4, kTall>(208, 384, 97);
   check_dense<Any, Packing::kMxfp4, kTall>(16, 2880, 20);
   for (int tokens = 5; tokens <= 96; tokens += 8) check_dense<Any, Packing::kMxfp4, kExperts>(16, 192, tokens);
+}
+
+// So a card without room for the copy in bf16 computes what others do.
+TEST(gemm_emulated, q8_0_gives_the_bits_of_its_copy_in_bf16) {
+  constexpr int kRows = 128, kCols = 512, kTokens = 21;
+  const GemmMatrix q8(Packing::kQ8, kRows, kCols, RowOrder::kPlain, 5, {100, 40});
+  GemmMatrix copy(Packing::kBf16, kRows, kCols, RowOrder::kPlain, 5);
+  for (int64_t i = 0; i < kRows * kCols; ++i)
+    copy.elements[static_cast<size_t>(i)] = Bf16::from_float(static_cast<float>(q8.at(i / kCols, i % kCols))).bits;
+  copy.pack(RowOrder::kPlain);
+  const std::vector<uint16_t> x = random_16(true, int64_t{kTokens} * kCols, 6);
+  std::vector<float> y[2] = {std::vector<float>(kTokens * kRows, kNan), std::vector<float>(kTokens * kRows, kNan)};
+  for (const GemmMatrix* const w : std::initializer_list<const GemmMatrix*>{&q8, &copy}) {
+    GemmArgs args{.packing = w->packing,
+                  .weights = w->packed.data(),
+                  .x = x.data(),
+                  .rows = kRows,
+                  .cols = kCols,
+                  .tokens = kTokens};
+    args.parts[0] = {y[w == &copy ? 1 : 0].data(), 0, kRows};
+    const GemmPlan plan = Any::plan({kRows, kCols, kTokens, 1, w->packing}, 0);
+    if (w == &copy)
+      run_gemm<Any, Packing::kBf16, 0, RowOrder::kPlain>(args, plan);
+    else
+      run_gemm<Any, Packing::kQ8, 0, RowOrder::kPlain>(args, plan);
+  }
+  EXPECT_EQ(y[0], y[1]);
 }
 
 // More k than the ring holds, however many stages fewer tokens leave room for.
@@ -238,6 +269,7 @@ TEST(gemm_emulated, rings_go_round_whatever_the_tokens) {
     check_dense<Any, Packing::kBf16, 0>(16, 576, tokens);
     check_dense<Any, Packing::kBf16, 1>(16, 576, tokens);
     check_dense<Any, Packing::kMxfp8, 1>(16, 576, tokens);
+    check_dense<Any, Packing::kQ8, 1>(16, 576, tokens);
   }
 }
 

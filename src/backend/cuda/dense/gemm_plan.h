@@ -47,11 +47,12 @@ enum class InputType : uint8_t {
   kMxfp4,
 };
 // The kernel of an instance by the packing of its weights.
-[[nodiscard]] constexpr Kernel by_packing(const Kernel (&kernels)[3], layout::Packing packing) {
+template <size_t kCount>
+[[nodiscard]] constexpr Kernel by_packing(const Kernel (&kernels)[kCount], layout::Packing packing) {
   return kernels[static_cast<size_t>(packing)];
 }
 [[nodiscard]] constexpr InputType input_type(layout::Packing packing) {
-  return packing == layout::Packing::kBf16 ? InputType::kBf16 : InputType::kF16;
+  return layout::has_mx_blocks(packing) ? InputType::kF16 : InputType::kBf16;
 }
 [[nodiscard]] constexpr bool in_codes(InputType type) { return type != InputType::kBf16 && type != InputType::kF16; }
 // Codes of a format in MX blocks, and back.
@@ -241,23 +242,27 @@ inline constexpr GemmTileSize kGemmTiles[] = {kGemmFew,     kGemmMany,        kG
   if (tile == kGemmWide || tile == kGemmWideTall) return packing == layout::Packing::kBf16;
   return tile == kGemmFew || packing != layout::Packing::kMxfp4;
 }
-// A stage of its ring: blocks of k, bytes of a row tile's codes, bytes of all.
+// A stage of its ring: blocks of k, bytes of a row tile's codes and of its scales, bytes of all.
 [[nodiscard]] constexpr int gemm_stage_blocks(layout::Packing packing) {
   return packing == layout::Packing::kBf16 ? 1 : 2;
 }
 [[nodiscard]] constexpr int gemm_code_bytes(layout::Packing packing) {
   return packing == layout::Packing::kMxfp4 ? 512 : 1024;
 }
+[[nodiscard]] constexpr int gemm_scale_bytes(layout::Packing packing) {
+  return layout::has_mx_blocks(packing)    ? 2 * layout::kTileRows
+         : packing == layout::Packing::kQ8 ? 4 * layout::kTileRows
+                                           : 0;
+}
 [[nodiscard]] constexpr int gemm_stage_bytes(layout::Packing packing, GemmTileSize tile) {
-  const int scales = packing == layout::Packing::kBf16 ? 0 : 2 * layout::kTileRows;
-  return tile.rows / layout::kTileRows * (gemm_code_bytes(packing) + scales) +
+  return tile.rows / layout::kTileRows * (gemm_code_bytes(packing) + gemm_scale_bytes(packing)) +
          tile.tokens * gemm_stage_blocks(packing) * layout::kBlockK * 2;
 }
 // As many stages as leave room for two CTAs where an SM has 100 KB (tall: 164), or one of 80 KB; of as many tokens as
 // the tile has. Fewer tokens leave room for more stages (gemm_tile.cuh Ring).
 [[nodiscard]] constexpr int gemm_stages(layout::Packing packing, GemmTileSize tile) {
   if (packing == layout::Packing::kBf16) return tile == kGemmFew ? 8 : 4;
-  if (packing == layout::Packing::kMxfp8) return tile == kGemmFew ? 4 : 3;
+  if (packing != layout::Packing::kMxfp4) return tile == kGemmFew ? 4 : 3;
   return tile == kGemmFew ? 5 : tile == kGemmExpertsTall ? 4 : 3;
 }
 // Throws Error(kUnsupported) for a shape that has no tiles.
@@ -272,7 +277,7 @@ void check_args(const GemmArgs& args);
 
 // plan: plan_gemm of the same shape; grouped launches need the tile that their groups were made with.
 struct AnyGemm {
-  static constexpr Kernel kNames[] = {{"any_gemm<bf16>"}, {"any_gemm<mxfp8>"}, {"any_gemm<mxfp4>"}};
+  static constexpr Kernel kNames[] = {{"any_gemm<bf16>"}, {"any_gemm<mxfp8>"}, {"any_gemm<mxfp4>"}, {"any_gemm<q8_0>"}};
   static constexpr Kernel kGateUp{"any_gemm<gate_up>"};
   static void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on);
 };

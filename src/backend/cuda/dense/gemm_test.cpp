@@ -105,7 +105,7 @@ class Gemm : public CudaTest {
     SCOPED_TRACE(testing::Message() << c.rows << " x " << c.cols << ", " << c.tokens << " tokens in tiles of " << c.tile
                                     << ", packing " << static_cast<int>(c.packing));
     const GemmMatrix w(c.packing, c.rows, c.cols, c.order, 5);
-    const bool bf16 = c.packing == Packing::kBf16;
+    const bool bf16 = input_type(c.packing) == InputType::kBf16;
     const std::vector<uint16_t> x = random_16(bf16, int64_t{c.tokens} * c.cols, 6);
     const std::vector<Bf16> bias = gemm_bias(c.rows, 7);
     const DeviceArray<uint8_t> weights(w.packed);
@@ -165,7 +165,7 @@ class Gemm : public CudaTest {
 };
 
 TEST_F(Gemm, dense_is_the_plain_product_at_edges_of_tokens) {
-  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4})
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4, Packing::kQ8})
     for (const bool hopper : kernels_for(packing)) {
       for (const int tile : tiles_of(hopper, packing))
         for (const int tokens : {1, 2, 3, 7, 8, 9, 15, 16, 17, 47, 63, 64, 65, 95, 127, 128, 129, 159, 161})
@@ -187,6 +187,7 @@ TEST_F(Gemm, dense_is_the_plain_product_at_the_model_s_widths) {
     check_dense({Packing::kMxfp4, 5120, 2880, 257, hopper ? 160 : 3, hopper, RowOrder::kHeads64});
   }
   check_dense({Packing::kMxfp8, 2880, 4096, 129, 1});
+  check_dense({Packing::kQ8, 5120, 2880, 129, 1, false, RowOrder::kHeads64});
 }
 
 // A step's experts on the device, their places and results.

@@ -9,7 +9,7 @@
 
 namespace nibble::backend::cuda {
 
-// A stage: codes [row tile], scales [row tile][row % 8] of 4 bytes, x [token] of kStageK.
+// A stage: codes [row tile], scales [row tile][row % 8] of 4 bytes (Q8_0: 8), x [token] of kStageK.
 template <layout::Packing kThePacking, GemmTileSize kTheSize>
 struct GemmTile {
   static constexpr layout::Packing kPacking = kThePacking;
@@ -19,11 +19,12 @@ struct GemmTile {
   static constexpr int kRowTiles = kSize.rows / layout::kTileRows / kWarpsM;  // of a warp
   static constexpr int kColTiles = kSize.tokens / 8 / kWarpsN;                // of a warp
   static constexpr int kCtaRowTiles = kWarpsM * kRowTiles, kTokens = kSize.tokens;
-  static constexpr bool kMx = kPacking != layout::Packing::kBf16;
+  static constexpr bool kMx = layout::has_mx_blocks(kPacking);
   static constexpr int kStageBlocks = gemm_stage_blocks(kPacking), kStageK = kStageBlocks * layout::kBlockK;
   static constexpr int kCodeBytes = gemm_code_bytes(kPacking);  // of a row tile
   static constexpr int kCodesBytes = kCtaRowTiles * kCodeBytes;
-  static constexpr int kWeightBytes = kCodesBytes + (kMx ? kCtaRowTiles * 32 : 0);
+  static constexpr int kScaleBytes = gemm_scale_bytes(kPacking);  // of a row tile
+  static constexpr int kWeightBytes = kCodesBytes + kCtaRowTiles * kScaleBytes;
   static constexpr int kRowBytes = 2 * kStageK;  // of x
   static constexpr int kStageBytes = gemm_stage_bytes(kPacking, kSize);
   static constexpr int kStages = gemm_stages(kPacking, kSize);
@@ -109,8 +110,9 @@ struct WeightCopy {
   static constexpr int kTileChunks = Tile::kCodeBytes / 16;
   static constexpr int kChunks = Tile::kCtaRowTiles * kTileChunks / Tile::kThreads;
   static constexpr bool kMxfp4 = Tile::kPacking == layout::Packing::kMxfp4, kHalves = Tile::kStageBlocks == 1;
-  // Scales of a row tile: 8 words that lie apart, or 2 chunks.
-  static constexpr int kScaleCopies = Tile::kMx ? Tile::kCtaRowTiles * (kMxfp4 ? 8 : 2) : 0;
+  // Scales of a row tile: 8 words that lie apart, or chunks.
+  static constexpr int kScaleChunks = Tile::kScaleBytes == 0 ? 1 : Tile::kScaleBytes / 16;
+  static constexpr int kScaleCopies = Tile::kScaleBytes == 0 ? 0 : Tile::kCtaRowTiles * (kMxfp4 ? 8 : kScaleChunks);
   static_assert(kChunks * Tile::kThreads == Tile::kCtaRowTiles * kTileChunks && kScaleCopies <= Tile::kThreads);
   const uint8_t* at;                   // the stage's codes of the first row tile
   uint32_t from[kChunks], scales = 0;  // bytes; a matrix has less than 2^32
@@ -136,7 +138,8 @@ struct WeightCopy {
       from[i] = tile_at(chunk / kTileChunks) + static_cast<uint32_t>(chunk % kTileChunks * 16);
     }
     scales = kMxfp4 ? tile_at(thread / 8) + static_cast<uint32_t>(layout::scale_word_offset(g.blocks, thread % 8, 0))
-                    : tile_at(thread / 2) + static_cast<uint32_t>(layout::mxfp8_scale_offset(0, 0) + thread % 2 * 16);
+                    : tile_at(thread / kScaleChunks) +
+                          static_cast<uint32_t>(2 * layout::kStepBytes + thread % kScaleChunks * 16);
   }
   __device__ __forceinline__ void issue(uint32_t stage) {
     const auto thread = static_cast<uint32_t>(threadIdx.x);
@@ -147,7 +150,7 @@ struct WeightCopy {
     if (static_cast<int>(thread) < kScaleCopies) {
       if constexpr (kMxfp4) {
         ptx::async_copy4(stage + Tile::kCodesBytes + thread * 4, at - pair * (layout::kBlockPairBytes - 4) + scales);
-      } else if constexpr (Tile::kMx) {
+      } else if constexpr (Tile::kScaleBytes > 0) {
         ptx::async_copy16(stage + Tile::kCodesBytes + thread * 16, at + scales, ptx::Fill::kCopy);
       }
     }
@@ -173,6 +176,18 @@ __device__ __forceinline__ void widen(const uint4 (&codes)[kWords4], int block, 
       const uint32_t word = word_of(codes[block], 2 * step + i / 2);
       to[i] = ptx::f16_of_e4m3(i % 2 == 0 ? word & 0xffffu : word >> 16);
     }
+  }
+}
+
+// An A operand of Q8_0, rounded to bf16 as the copy in bf16 is. scales: of rows g and g + 8, a half for each block.
+__device__ __forceinline__ void widen_q8(const uint4 (&codes)[2], const uint2& scales, int block, int step,
+                                         uint32_t (&to)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t word = word_of(codes[block], 2 * step + i / 2);
+    const uint32_t pair = i % 2 == 0 ? ptx::f16_of_byte_pair<0>(word) : ptx::f16_of_byte_pair<1>(word);
+    const float scale = ptx::f16_half(i % 2 == 0 ? scales.x : scales.y, block);
+    to[i] = ptx::pack_bf16(scale * ptx::f16_half(pair, 0), scale * ptx::f16_half(pair, 1));
   }
 }
 

@@ -38,6 +38,7 @@ void launch_rows(const typename Op<1>::Args& args, const GemvPlan& plan, Kernel 
   switch (args.packing) {
     case Packing::kBf16: return launch_op<Packing::kBf16, Columns::kVectors, Op<2>>(args, plan, name, on);
     case Packing::kMxfp8: return launch_op<Packing::kMxfp8, Columns::kVectors, Op<2>>(args, plan, name, on);
+    case Packing::kQ8: return launch_op<Packing::kQ8, Columns::kVectors, Op<2>>(args, plan, name, on);
     case Packing::kMxfp4: break;
   }
   if (args.tokens == 1) return launch_op<Packing::kMxfp4, Columns::kBlocks, Op<1>>(args, plan, name, on);

@@ -64,7 +64,7 @@ TEST(gemv_emulated, dense_is_the_plain_product) {
   check_dense({Packing::kMxfp4, 256, 192, 1, 2});
   check_dense({Packing::kMxfp4, 256, 256, 8, 3});
   check_dense({Packing::kMxfp4, 16, 512, 4});
-  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8}) {
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kQ8}) {
     for (const int tokens : {1, 2, 8}) check_dense({packing, 64, 2880, tokens});
     check_dense({packing, 48, 4096, 3});
     check_dense({packing, 256, 192, 1, 2});
@@ -76,7 +76,7 @@ TEST(gemv_emulated, dense_is_the_plain_product) {
 
 // The reader adds them.
 TEST(gemv_emulated, dense_in_halves_is_the_plain_product) {
-  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8})
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kQ8})
     for (const int64_t cols : {192, 256, 4096})
       for (const int tokens : {1, 8})
         check_dense({.packing = packing, .rows = 80, .cols = cols, .tokens = tokens, .halves = true});
@@ -91,7 +91,30 @@ TEST(gemv_emulated, scales_from_2_to_the_minus_40_to_2_to_the_20_in_one_row) {
     }
   for (const int tokens : {1, 8}) {
     check_dense({Packing::kMxfp4, 32, 2880, tokens, 0, {0, 3}, false});
+    check_dense({Packing::kQ8, 32, 2880, tokens, 0, {127 - 23, 127 + 14}, false});  // all that f16 has
+    check_dense({Packing::kQ8, 32, 192, tokens, 0, {127 - 24, 127 - 20}, false});   // subnormal ones
+    check_dense({Packing::kQ8, 32, 192, tokens, 0, {127 + 14, 127 + 14}, false});
   }
+}
+
+// Every byte in every place of a block, and the ends of what scales can be.
+TEST(gemv_emulated, q8_0_blocks_are_packed_as_they_are) {
+  for (const RowOrder order : {RowOrder::kPlain, RowOrder::kHeads64})
+    for (const int64_t cols : {192, 512, 2880}) {
+      Matrix m(Packing::kQ8, 256, cols, order, 3);
+      for (int64_t b = 0; b < std::ssize(m.values) / kQ8BlockBytes; ++b)
+        for (int64_t k = 0; k < 32; ++k)
+          m.values[static_cast<size_t>(b * kQ8BlockBytes + 2 + k)] = static_cast<uint8_t>(b + 7 * k);
+      const uint16_t ends[] = {0x7bff, 0x0001, 0x8000, 0xfbff};  // 65504, 2^-24, -0, -65504
+      for (int64_t b = 0; b < 4; ++b) set_q8_scale(m.values, b, {ends[b]});
+      m.pack(order);
+      for (int64_t tile = 0; tile < 256 / 16; ++tile)
+        for (int row = 0; row < 16; ++row)
+          for (int64_t k = 0; k < cols; ++k)
+            ASSERT_EQ(packed_q8_value(m.packed.data(), cols, tile, row, k),
+                      q8_value(m.values, layout::source_row(order, tile, row) * cols + k))
+                << tile << ' ' << row << ' ' << k;
+    }
 }
 
 void check_normed_rows(Packing packing, int tokens, int64_t cols, int parts) {
@@ -141,6 +164,8 @@ TEST(gemv_emulated, rows_are_chosen_get_the_parts_of_their_delta_and_are_normed)
   check_normed_rows(Packing::kBf16, 1, 2880, 1);
   check_normed_rows(Packing::kBf16, 8, 192, 2);
   check_normed_rows(Packing::kMxfp8, 8, 256, 0);
+  check_normed_rows(Packing::kQ8, 1, 2880, 2);
+  check_normed_rows(Packing::kQ8, 8, 256, 1);
 }
 
 // Value i of pages.
@@ -216,6 +241,8 @@ TEST(gemv_emulated, qkv_rotates_heads_and_fills_their_slots) {
   check_qkv(Packing::kMxfp4, 1, KvDtype::kF32);
   check_qkv(Packing::kMxfp4, 5, KvDtype::kE4m3);
   check_qkv(Packing::kMxfp8, 2, KvDtype::kBf16);
+  check_qkv(Packing::kQ8, 1, KvDtype::kBf16);
+  check_qkv(Packing::kQ8, 7, KvDtype::kF32);
 }
 
 TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {

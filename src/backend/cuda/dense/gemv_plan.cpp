@@ -103,7 +103,7 @@ void check_args(const PackArgs& a) {
   check_gemv(kName, {.rows = a.rows, .cols = a.cols, .packing = a.packing}, 1, true);
   require_shape(a.order != layout::RowOrder::kHeads64 || a.rows % 64 == 0, kName, "heads of 64 rows", a.rows);
   require_shape(aligned(a.values) && aligned(a.packed) &&
-                    (a.packing == layout::Packing::kBf16 || (a.scales != nullptr && a.bad_scales != nullptr)),
+                    (!layout::has_mx_blocks(a.packing) || (a.scales != nullptr && a.bad_scales != nullptr)),
                 kName, "values and packed 16-byte aligned, scales and bad_scales", a.rows);
 }
 

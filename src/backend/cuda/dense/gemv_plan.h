@@ -50,9 +50,9 @@ void check_gemv(Kernel kernel, const GemvShape& shape, int tokens, bool short_sl
 [[nodiscard]] bool balances_in_halves(const GemvShape& shape, const PlanDevice& device);
 
 // All pointers are device memory. Weights: packed as layout/packed.h says, 16-byte aligned. Activations are row-major,
-// 16-byte aligned, finite; each is rounded once: to f16 before MX weights, to two bf16 (16 bits of mantissa) before
-// bf16 weights. Products are exact; sums are f32 in a fixed order, so that a launch is bitwise repeatable. Biases keep
-// the checkpoint's order. A row's result is finite where no partial sum of |w||x| leaves float's range.
+// 16-byte aligned, finite; each is rounded once: to f16 before MX weights and Q8_0, to two bf16 (16 bits of mantissa)
+// before bf16 weights. Products are exact; sums are f32 in a fixed order, so that a launch is bitwise repeatable.
+// Biases keep the checkpoint's order. A row's result is finite where no partial sum of |w||x| leaves float's range.
 
 // Rows of float activations, normed or not: x[i] + delta[0][i] + delta[1][i], i = which[column], or column.
 struct RowsIn {
@@ -72,7 +72,8 @@ struct TileCount {
 // y[t, r] = W[r] · x[t] + bias[r]; with `rest`, y has the first chunks of each slice of K and the bias, `rest` the
 // others, and the reader adds (balances_in_halves).
 struct GemvDense {
-  static constexpr Kernel kNames[] = {{"gemv<dense, bf16>"}, {"gemv<dense, mxfp8>"}, {"gemv<dense, mxfp4>"}};
+  static constexpr Kernel kNames[] = {
+      {"gemv<dense, bf16>"}, {"gemv<dense, mxfp8>"}, {"gemv<dense, mxfp4>"}, {"gemv<dense, q8_0>"}};
   static constexpr Kernel kListed{"gemv<listed, bf16>"};
   struct Args {
     layout::Packing packing = layout::Packing::kMxfp4;
@@ -93,7 +94,8 @@ void check_args(const GemvDense::Args& args);
 
 // q, k, v = W · x + bias; rope rotates q and k; k and v go into their slots, q to y.
 struct GemvQkv {
-  static constexpr Kernel kNames[] = {{"gemv<qkv, bf16>"}, {"gemv<qkv, mxfp8>"}, {"gemv<qkv, mxfp4>"}};
+  static constexpr Kernel kNames[] = {
+      {"gemv<qkv, bf16>"}, {"gemv<qkv, mxfp8>"}, {"gemv<qkv, mxfp4>"}, {"gemv<qkv, q8_0>"}};
   struct Args {
     layout::Packing packing = layout::Packing::kMxfp4;
     const uint8_t* weights = nullptr;  // [(heads + 2 * kv_heads) * 64, cols] RowOrder::kHeads64: q, k, v
@@ -113,13 +115,14 @@ struct GemvQkv {
 void check_args(const GemvQkv::Args& args);
 
 // Packs rows of a tall matrix on the device; experts follow each other as rows. `values` as the checkpoint ships them:
-// bf16 [rows, cols], or codes [rows, cols / 32, 16 or 32] with scales [rows, cols / 32]. bad_scales counts scale codes
+// bf16 [rows, cols], or codes [rows, cols / 32, 16 or 32] with scales [rows, cols / 32]; Q8_0 as llama.cpp's files hold
+// it. bad_scales counts scale codes
 // that the format cannot hold (mxfp4: above layout::kMaxScaleCode; mxfp8: NaN), which make the matrix meaningless; the
 // caller zeroes and reads it.
 struct PackArgs {
   layout::Packing packing = layout::Packing::kMxfp4;
   const uint8_t* values = nullptr;
-  const uint8_t* scales = nullptr;  // not of kBf16
+  const uint8_t* scales = nullptr;  // of MX blocks
   uint8_t* packed = nullptr;        // [packed_bytes(packing, rows, cols)], 16-byte aligned
   int* bad_scales = nullptr;
   layout::ScaleRange* scale_range = nullptr;  // of mxfp4, to which theirs are added; may be none

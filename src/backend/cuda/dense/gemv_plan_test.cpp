@@ -33,7 +33,10 @@ TEST(gemv_plan, real_shapes_on_both_cards) {
                            Want{{5120, 2880, 1, Packing::kBf16}, kH200, 132, 576, 6, 2, 3, 30720, 216064},
                            Want{{2880, 4096, 1, Packing::kBf16}, kGb10, 48, 608, 2, 2, 4, 32768, 99328},
                            Want{{5120, 2880, 1, Packing::kMxfp8}, kH200, 132, 576, 6, 4, 3, 15840, 126784},
-                           Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 608, 4, 3, 4, 16896, 101376}}) {
+                           Want{{2880, 4096, 1, Packing::kMxfp8}, kGb10, 48, 608, 4, 3, 4, 16896, 101376},
+                           Want{{5120, 2880, 1, Packing::kQ8}, kH200, 132, 576, 6, 4, 3, 16384, 130048},
+                           Want{{201088, 2880, 1, Packing::kQ8}, kGb10, 48, 576, 3, 3, 3, 16384, 80896},
+                           Want{{2880, 4096, 1, Packing::kQ8}, kGb10, 48, 608, 3, 3, 4, 17408, 86016}}) {
     const GemvPlan plan = plan_gemv(want.shape, want.device);
     SCOPED_TRACE(plan.tile);
     EXPECT_EQ(plan.grid, want.grid);
@@ -182,6 +185,7 @@ TEST(gemv_plan, o_is_read_in_halves_where_that_balances_the_sms) {
   EXPECT_TRUE(balances_in_halves(o, {.sms = 132}));   // 3 halves instead of 4
   EXPECT_FALSE(balances_in_halves(o, {.sms = 180}));  // a tile each
   EXPECT_FALSE(balances_in_halves({2880, 4096}, {.sms = 132}));
+  EXPECT_TRUE(balances_in_halves({2880, 4096, 1, layout::Packing::kQ8}, {.sms = 132}));
   EXPECT_FALSE(balances_in_halves({2880, 2880, 1, layout::Packing::kBf16}, {.sms = 132}));  // three chunks
 }
 

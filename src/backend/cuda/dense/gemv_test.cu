@@ -311,7 +311,7 @@ int verdict() {
 int run_small() {
   const PlanDevice device = device_facts();
   test_pack(128, 192, RowOrder::kHeads64);
-  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4}) {
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4, Packing::kQ8}) {
     test_dense({"192 columns", packing, 512, 192}, device);
     test_dense({"512 columns", packing, 256, 512}, device);
   }
@@ -329,7 +329,7 @@ int run_all() {
   test_pack(5760, 2880, RowOrder::kGateUp);
   test_pack(2880, 4096, RowOrder::kPlain);
   test_pack(2880, 1472, RowOrder::kPlain);
-  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4}) {
+  for (const Packing packing : {Packing::kBf16, Packing::kMxfp8, Packing::kMxfp4, Packing::kQ8}) {
     test_dense({"qkv", packing, 5120, 2880}, device);
     test_dense({"o", packing, 2880, 4096}, device);
     test_dense({"192 columns", packing, 512, 192}, device);
@@ -337,6 +337,8 @@ int run_all() {
   }
   const Packing mxfp4 = Packing::kMxfp4;
   test_dense({"scales 2^-40 to 2^20", mxfp4, 512, 2880, {87, 147}, false}, device);
+  test_dense({"head in Q8_0", Packing::kQ8, 201088, 2880}, device);
+  test_dense({"Q8_0, scales 2^-24 to 2^15", Packing::kQ8, 512, 2880, {103, 141}, false}, device);
   test_dense({"scales 2^-127 to 2^-124", mxfp4, 64, 2880, {0, 3}, false}, device);
   test_dense({"scales 2^23 to 2^64", mxfp4, 64, 2880, {150, layout::kMaxScaleCode}, false}, device);
   test_chain(device);

@@ -1,5 +1,5 @@
 #pragma once
-// A warp's share of a tile in registers: weights in their three formats, activations as the other operand of the mma.
+// A warp's share of a tile in registers: weights in their four formats, activations as the other operand of the mma.
 // Lane 4g + t. k of a 32-block: lane t holds k = 8t .. 8t + 7 (layout k_of).
 
 #include "backend/cuda/dense/gemv_plan.h"
@@ -148,6 +148,33 @@ struct Piece<Tile, layout::Packing::kMxfp8> {
         ptx::mma_m16n8k16(d, a, b[2 * step], b[2 * step + 1]);
       }
       for (int i = 0; i < 4; ++i) acc[0][i] += layout::scale_of(scales, 2 * (i / 2) + j) * d[i];
+    }
+  }
+  __device__ void sums(const Accumulators& acc, float (&out)[4]) const {
+    for (int i = 0; i < 4; ++i) out[i] = acc[0][i];
+  }
+};
+
+template <class Tile>
+struct Piece<Tile, layout::Packing::kQ8> {
+  uint4 codes[2];
+  uint2 scales;  // of rows g and g + 8: a half for each block
+
+  __device__ void load(uint32_t piece, int lane) {
+    for (int b = 0; b < 2; ++b) codes[b] = ptx::load_shared16(piece + b * layout::kStepBytes + lane * 16);
+    scales = ptx::load_shared8(piece + static_cast<uint32_t>(layout::q8_scale_offset(group_of(lane), 0)));
+  }
+  __device__ void multiply(const Activations<Tile>& x, int chunk, Accumulators& acc) const {
+    for (int j = 0; j < 2; ++j) {
+      float d[4] = {};
+      for (int step = 0; step < 2; ++step) {
+        const uint32_t low = step == 0 ? codes[j].x : codes[j].z, high = step == 0 ? codes[j].y : codes[j].w;
+        const uint32_t a[4] = {ptx::f16_of_byte_pair<0>(low), ptx::f16_of_byte_pair<1>(low),
+                               ptx::f16_of_byte_pair<0>(high), ptx::f16_of_byte_pair<1>(high)};
+        const auto& b = x.b[0][2 * chunk + j];
+        ptx::mma_m16n8k16(d, a, b[2 * step], b[2 * step + 1]);
+      }
+      for (int i = 0; i < 4; ++i) acc[0][i] += ptx::f16_half(i < 2 ? scales.x : scales.y, j) * d[i];
     }
   }
   __device__ void sums(const Accumulators& acc, float (&out)[4]) const {

@@ -1,5 +1,5 @@
 #pragma once
-// A matrix as the decode kernels stream it, in any of three formats: tiles of 16 rows; a tile is a few chunks of K; a
+// A matrix as the decode kernels stream it, in any of four formats: tiles of 16 rows; a tile is a few chunks of K; a
 // chunk holds one piece for each warp (slice), so that a chunk is one contiguous copy and a warp's activations stay in
 // its registers.
 //
@@ -11,7 +11,10 @@
 //           the scales as words [row % 8] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block
 //           1}
 //   mxfp4   mx_a_m16k32.h; a chunk is the whole slice
-// The order of k inside a block is mx_a_m16k32.h k_of in all three, so that one fragment of activations serves all.
+//   q8_0    as mxfp8, but bytes are values + kQ8Zero, and scales f16: words [row % 8][row / 8] of halves {block 0,
+//   block
+//           1}. A chunk is filled up to whole lines of memory
+// The order of k inside a block is mx_a_m16k32.h k_of in all four, so that one fragment of activations serves all.
 
 #include "backend/cuda/layout/mx_a_m16k32.h"
 
@@ -19,15 +22,22 @@
 
 namespace nibble::backend::cuda::layout {
 
-enum class Packing : uint8_t { kBf16, kMxfp8, kMxfp4 };
+enum class Packing : uint8_t { kBf16, kMxfp8, kMxfp4, kQ8 };  // kQ8: Q8_0
 
 inline constexpr int kStepBytes = 512;  // one uint4 per lane
+inline constexpr int kLineBytes = 128;  // memory that is fetched in lines loses what a copy has of a line's end
+inline constexpr int kQ8Zero = 128;
+
+[[nodiscard]] constexpr bool has_mx_blocks(Packing packing) {
+  return packing == Packing::kMxfp8 || packing == Packing::kMxfp4;
+}
 
 [[nodiscard]] constexpr int block_pair_bytes(Packing packing) {
   switch (packing) {
     case Packing::kBf16: return 4 * kStepBytes;
     case Packing::kMxfp8: return 2 * kStepBytes + 2 * kTileRows;
     case Packing::kMxfp4: return kBlockPairBytes + 2 * kTileRows;
+    case Packing::kQ8: return 2 * kStepBytes + 4 * kTileRows;
   }
   return 0;
 }
@@ -50,7 +60,8 @@ struct Geometry {
   if (count == 0 || (missing > 0 && packing != Packing::kMxfp4)) return {};
   const int pairs = chunk_block_pairs(packing, blocks), piece = pairs * block_pair_bytes(packing),
             chunks = blocks / 2 / pairs;
-  const int64_t chunk = int64_t{count} * piece - missing * kBlockPairBytes;
+  int64_t chunk = int64_t{count} * piece - missing * kBlockPairBytes;
+  if (packing == Packing::kQ8) chunk = (chunk + kLineBytes - 1) / kLineBytes * kLineBytes;
   return {count, blocks, missing, chunks, piece, chunk, chunk * chunks};
 }
 
@@ -81,10 +92,16 @@ struct BlockPairElement {
   return 2 * kStepBytes + row % 8 * 4 + row / 8 * 2 + block;
 }
 
+[[nodiscard]] constexpr int q8_scale_offset(int row, int block) {
+  return 2 * kStepBytes + row % 8 * 8 + row / 8 * 4 + block * 2;
+}
+
 namespace proof {
 static_assert(geometry(Packing::kBf16, 2880).tile_bytes == 16 * 2880 * 2);
 static_assert(geometry(Packing::kBf16, 4096).tile_bytes == 16 * 4096 * 2);
 static_assert(geometry(Packing::kMxfp8, 2880).tile_bytes == 16 * 90 * 33);
+static_assert(geometry(Packing::kQ8, 2880).chunk_bytes == 15 * 1088 + 64);
+static_assert(geometry(Packing::kQ8, 4096).tile_bytes == 16 * 128 * 34);
 static_assert(geometry(Packing::kMxfp4, 2880).tile_bytes == tile_bytes(2880));
 static_assert(geometry(Packing::kMxfp4, 4096).piece_bytes == slice_bytes(8));
 static_assert(geometry(Packing::kMxfp4, 1472).tile_bytes == tile_bytes(1472));

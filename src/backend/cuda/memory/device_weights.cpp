@@ -66,12 +66,20 @@ PackedWeights::PackedScales* PackedWeights::packed_scales() {
   return reinterpret_cast<PackedScales*>(packed_scales_.get());
 }
 
-void PackedWeights::pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs) {
+void PackedWeights::pack(PackArgs pack, uint8_t* q8, std::optional<WeightFormat> quantize, const SlabSource& source,
+                         Slabs& slabs) {
   uint8_t* const packed = pack.packed;
-  const bool changed = quantize || !source.as_shipped();
+  const bool changed = quantize || (pack.packing != Packing::kQ8 && !source.as_shipped());
   const Slabs::Room room = changed ? Slabs::Room::kWanted : Slabs::Room::kNone;
   slabs.run(source, room, [=](const Slabs::Rows& rows) mutable {
+    pack.rows = rows.count;
     pack.values = rows.even;
+    if (q8 != nullptr) {
+      PackArgs exact = pack;
+      exact.packing = Packing::kQ8;
+      exact.packed = q8 + layout::packed_bytes(Packing::kQ8, rows.first, source.cols);
+      pack_weights(exact, rows.stream);
+    }
     pack.scales = rows.scales;
     if (changed) {
       const int64_t code_bytes = rows.count * source.cols / (pack.packing == Packing::kMxfp4 ? 2 : 1);
@@ -91,7 +99,6 @@ void PackedWeights::pack(PackArgs pack, std::optional<WeightFormat> quantize, co
       pack.values = rows.room;
       pack.scales = scales;
     }
-    pack.rows = rows.count;
     pack.packed = packed + layout::packed_bytes(pack.packing, rows.first, source.cols);
     pack_weights(pack, rows.stream);
   });
@@ -102,11 +109,17 @@ PackedWeights::Qkv& PackedWeights::qkv(int layer) {
   const int64_t rows = d.q_width() + 2 * d.kv_width();
   qkv_.resize(std::max(qkv_.size(), static_cast<size_t>(layer) + 1));
   Qkv& own = qkv_[static_cast<size_t>(layer)];
-  if (own.matrix == nullptr) {
-    const Packing packing = packing_of(WeightRole::kQ, config_.dense);
-    own = {allocate_device(layout::packed_bytes(packing, rows, d.hidden), "q, k and v"),
-           allocate_device(rows * 2, "q, k and v biases")};
-  }
+  if (own.bias == nullptr)
+    own = {allocate(WeightRole::kQ, rows, d.hidden, "q, k and v"), allocate_device(rows * 2, "q, k and v biases")};
+  return own;
+}
+
+PackedWeights::Packed PackedWeights::allocate(WeightRole role, int64_t rows, int64_t cols,
+                                              std::string_view what) const {
+  const Packing packing = packing_of(role, config_.dense);
+  Packed own{allocate_device(layout::packed_bytes(packing, rows, cols), what), {}};
+  if (packing == Packing::kQ8 && config_.dense.q8_copies)
+    own.copy = allocate_device(layout::packed_bytes(Packing::kBf16, rows, cols), what);
   return own;
 }
 
@@ -115,27 +128,26 @@ PackedWeights::Bias PackedWeights::qkv_bias(WeightRole role, int layer) {
   return {whole + first_row(role, config_.dims), whole};
 }
 
-const uint8_t* PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
+PackedWeights::Matrix PackedWeights::upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs) {
   const MatrixShape shape{source.rows, source.cols, packed_shape(role, config_.dims).order};
-  const Packing packing = packing_of(role, config_.dense);
-  std::byte *whole = nullptr, *part = nullptr;
-  if (is_qkv(role)) {
-    whole = qkv(layer).matrix.get();
-    part = whole + layout::packed_bytes(packing, first_row(role, config_.dims), shape.cols);
-  } else {
-    matrices_.push_back(allocate_device(layout::packed_bytes(packing, shape.rows, shape.cols), backend::name_of(role)));
-    whole = part = matrices_.back().get();
-  }
+  if (!is_qkv(role)) matrices_.push_back(allocate(role, shape.rows, shape.cols, backend::name_of(role)));
+  const Packed& whole = is_qkv(role) ? qkv(layer).packed : matrices_.back();
+  const int64_t first = is_qkv(role) ? first_row(role, config_.dims) : 0;
+  const auto part = [&](const DeviceBytes& of, Packing packing) {
+    return reinterpret_cast<uint8_t*>(of.get() + layout::packed_bytes(packing, first, shape.cols));
+  };
+  const bool twice = whole.copy != nullptr;
+  const Packing packing = twice ? Packing::kBf16 : packing_of(role, config_.dense);
   PackedScales* const scales = packed_scales();
   const bool experts = is_expert_matrix(role);
   pack({.packing = packing,
-        .packed = reinterpret_cast<uint8_t*>(part),
+        .packed = part(twice ? whole.copy : whole.matrix, packing),
         .bad_scales = &scales->bad,
         .scale_range = experts ? &scales->codes.experts : &scales->codes.dense,
         .cols = shape.cols,
         .order = shape.order},
-       config_.dense.of(role), source, slabs);
-  return reinterpret_cast<const uint8_t*>(whole);
+       twice ? part(whole.matrix, Packing::kQ8) : nullptr, config_.dense.in_mx(role), source, slabs);
+  return whole.pointers();
 }
 
 void PackedWeights::finish() {
@@ -173,14 +185,18 @@ Extent filled(const HostWeight& weight, const Dims& d, bool packed) {
   }
 }
 
-void check_format(const HostWeight& weight) {
+void check_format(const HostWeight& weight, const DenseFormats& dense) {
   using enum WeightFormat;
   const WeightFormat found = weight.format;
-  const bool experts = is_expert_matrix(weight.role);
-  const bool served = found == kGgmlMxfp4 || (experts ? found == kMxfp4 : found != kMxfp4 && found != kMxfp8);
+  const bool experts = is_expert_matrix(weight.role), q8 = dense.of(weight.role) == kGgmlQ8;
+  const bool served =
+      q8 ? found == kGgmlQ8 : found == kGgmlMxfp4 || (experts ? found == kMxfp4 : found != kMxfp4 && found != kMxfp8);
   if (served) return;
   throw Error(Code::kUnsupported, "cuda: {}: want {}, found {}", backend::name_of(weight.role),
-              experts ? "mxfp4" : "bf16, f16, f32, ggml q8_0 or ggml mxfp4", backend::name_of(found));
+              q8        ? "ggml q8_0"
+              : experts ? "mxfp4"
+                        : "bf16, f16, f32, ggml q8_0 or ggml mxfp4",
+              backend::name_of(found));
 }
 
 }  // namespace
@@ -192,11 +208,11 @@ DeviceWeights::DeviceWeights(const Options& options, cudaStream_t stream) : opti
 WeightHandle DeviceWeights::upload(const HostWeight& weight) {
   if (options_.config.head) return upload_head(weight);
   const Dims d = held_dims(options_.config, weight);
-  HostWeight cut = weight;
+  HostWeight cut = in_q8(weight, options_.config.dense);
   const bool fills = packed_ && weight.role == WeightRole::kDown && packed_shape(weight.role, d).cols != d.inter;
   if (!cut.slice && fills) cut.slice = whole_of(weight.role, d);
-  const bool recodes = is_recoded(weight);
-  if (!cut.slice && !recodes) return upload_all(weight);
+  const bool recodes = is_recoded(cut);
+  if (!cut.slice && !recodes) return upload_all(cut);
   if (recodes && !recoders_) recoders_.emplace(options_.upload_threads);
   const Extent extent = cut.slice ? filled(cut, d, packed_.has_value()) : Extent{};
   const SlicedWeight part = sliced(cut, extent, recoders_ ? &*recoders_ : nullptr);
@@ -255,7 +271,7 @@ WeightHandle DeviceWeights::upload_head(const HostWeight& weight) {
 }
 
 WeightHandle DeviceWeights::upload_all(const HostWeight& weight) {
-  check_format(weight);
+  check_format(weight, options_.config.dense);
   if (!weight.odd.bytes.empty() && weight.odd_format != weight.format)
     throw Error(Code::kUnsupported, "cuda: layer {} {}: want gate and up in one format, found {} and {}", weight.layer,
                 backend::name_of(weight.role), backend::name_of(weight.format), backend::name_of(weight.odd_format));

@@ -1,7 +1,8 @@
 #pragma once
 // A model's weights in device memory, in the form that the kernels read: matrices packed or in row order, experts in
 // MXFP4, all else in bf16. OpenAI's checkpoints are so already; of llama.cpp's files the halves of gate_up are joined
-// here, MXFP4 changes its order of nibbles, and Q8_0, F16 and F32 are rounded to bf16 (docs/decisions/0012).
+// here, MXFP4 changes its order of nibbles, and F16 and F32 are rounded to bf16, as is Q8_0, which may be held as it is
+// besides (docs/decisions/0012, 0075).
 
 #include "backend/backend.h"
 #include "backend/cuda/card/device.h"
@@ -38,13 +39,18 @@ struct MatrixShape {
 
 // The matrices that the decode kernels stream, in device memory in their layout (layout/packed.h) and nowhere else:
 // packed on the device as they come through the upload ring, requantised there where BackendConfig::dense says so.
+// Where it says Q8_0, of sources in Q8_0, they lie there twice: so, and rounded to bf16.
 class PackedWeights {
  public:
   PackedWeights(const BackendConfig& config, cudaStream_t stream) : config_(config), stream_(stream) {}
 
+  // What gemv reads, and what GEMMs read: the same, or the rounded copy.
+  struct Matrix {
+    const uint8_t *packed = nullptr, *wide = nullptr;
+  };
   // REQUIRES is_packed(role), and a source of its shape. The source is read until slabs.wait() returns. The matrix: of
   // kQ, kK and kV the layer's one of all three.
-  const uint8_t* upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs);
+  Matrix upload(WeightRole role, int layer, const SlabSource& source, Slabs& slabs);
   // The biases of q, k and v, one after the other: where this role's part begins, and the whole.
   struct Bias {
     Bf16 *part = nullptr, *whole = nullptr;
@@ -56,8 +62,17 @@ class PackedWeights {
   [[nodiscard]] const layout::ModelScales& scales() const { return scales_; }
 
  private:
+  // A matrix that is packed, and its copy in bf16 where it is Q8_0.
+  struct Packed {
+    DeviceBytes matrix, copy;
+    [[nodiscard]] Matrix pointers() const {
+      const auto* const own = reinterpret_cast<const uint8_t*>(matrix.get());
+      return {own, copy == nullptr ? own : reinterpret_cast<const uint8_t*>(copy.get())};
+    }
+  };
   struct Qkv {
-    DeviceBytes matrix, bias;
+    Packed packed;
+    DeviceBytes bias;
   };
   // Blocks whose scale a format could not hold, and the codes of MXFP4's.
   struct PackedScales {
@@ -66,15 +81,16 @@ class PackedWeights {
   };
   PackedScales* packed_scales();  // on the device, until finish()
   Qkv& qkv(int layer);
-  // `pack`: what is the same for all rows.
-  void pack(PackArgs pack, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs);
+  [[nodiscard]] Packed allocate(WeightRole role, int64_t rows, int64_t cols, std::string_view what) const;
+  // `pack`: what is the same for all rows. q8: where the source's Q8_0 is packed as it is, or null.
+  void pack(PackArgs pack, uint8_t* q8, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs);
 
   const BackendConfig& config_;
   cudaStream_t stream_;
   DeviceBytes packed_scales_;  // a PackedScales while weights come
   layout::ModelScales scales_;
   std::vector<Qkv> qkv_;  // by layer
-  std::vector<DeviceBytes> matrices_;
+  std::vector<Packed> matrices_;
 };
 
 // Memory for weights on their way, pinned and the device's.
@@ -107,7 +123,7 @@ class DeviceWeights {
   }
   // The biases of q, k and v with packed matrices: the three, one after the other.
   [[nodiscard]] const Bf16* qkv_bias(WeightHandle handle) const { return of(handle).qkv_bias; }
-  [[nodiscard]] const uint8_t* matrix(WeightHandle handle) const { return of(handle).matrix; }
+  [[nodiscard]] PackedWeights::Matrix matrix(WeightHandle handle) const { return of(handle).matrix; }
   [[nodiscard]] MxfpMatrix mxfp4(WeightHandle handle) const;  // experts in row order
   // A head's vector; of q's bias: of q, k and v.
   [[nodiscard]] const float* floats(WeightHandle handle) const {
@@ -117,8 +133,8 @@ class DeviceWeights {
  private:
   struct DeviceWeight {
     DeviceBytes values, scales;
-    const uint8_t* matrix = nullptr;  // of a packed role, which has no values here
-    const Bf16* qkv_bias = nullptr;   // of a role that is part of it
+    PackedWeights::Matrix matrix{};  // of a packed role, which has no values here
+    const Bf16* qkv_bias = nullptr;  // of a role that is part of it
   };
   WeightHandle upload_all(const HostWeight& weight);
   // A head's: matrices in bf16 and row order, q, k and v of a layer below each other, as are gate and up; vectors f32.

@@ -53,7 +53,8 @@ KernelFamily choose_family(const BackendConfig& config, const RunConfig& run) {
   const bool packed = gemm || run.family == KernelFamily::kStreaming;
   if (packed && reason) throw Error(Code::kUnsupported, "--moe-kernel {}: {}", name_of(run.family), *reason);
   if (!packed && requantised)
-    throw Error(Code::kUnsupported, "--mxfp4-layers and --mxfp8-layers: want --moe-kernel auto, marlin or gemm: {}",
+    throw Error(Code::kUnsupported,
+                "--mxfp4-layers, --mxfp8-layers and --q8-layers: want --moe-kernel auto, marlin or gemm: {}",
                 reason.value_or("reference was asked for"));
   return any || packed ? run.family : KernelFamily::kReference;
 }
@@ -169,7 +170,7 @@ bool o_in_halves(const Tuned& tuned, const GemvShape& o, const PlanDevice& devic
 }
 
 bool screens_logits(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card) {
-  static_assert(kScreenedRows == kGemvTokens);
+  static_assert(kFewTokens == kGemvTokens);
   constexpr int64_t kPart = 40;  // of the card's memory, at most
   const Dims& d = config.dims;
   return run.screened_head == ScreenedHead::kAuto && !config.own_experts && !config.head &&
@@ -178,10 +179,37 @@ bool screens_logits(const BackendConfig& config, const RunConfig& run, const Dev
          screen_copy_bytes(d.vocab, d.hidden) <= card.memory_bytes / kPart;
 }
 
+DenseFormats with_q8(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card,
+                     const DenseFormats& file) {
+  DenseFormats dense = config.dense;
+  if (!dense.keeps_q8 || config.head || !has_gemms(choose_family(config, run)) || !fused_step(config.dims, 1))
+    return dense;
+  if (!dense.qkv) dense.qkv = file.qkv;
+  if (!dense.o) dense.o = file.o;
+  // A screen reads a sixth less, and takes 26 us besides (docs/decisions/0075).
+  constexpr double kFastBytesPerS = 1e12;
+  if (!dense.lm_head && (card.memory_bytes_per_s > kFastBytesPerS || !screens_logits(config, run, card)))
+    dense.lm_head = file.lm_head;
+  return dense;
+}
+
+bool widens_q8(const Card& card) {
+  GemmShape shape{.rows = 4096, .cols = 4096, .tokens = 4096, .packing = Packing::kBf16};
+  for (const Arch& arch : card.arches) {
+    if (arch.gemm.serve == nullptr || !arch.gemm.serve(shape, card.facts)) continue;
+    shape.packing = Packing::kQ8;
+    return arch.gemm.serve(shape, card.facts).has_value();
+  }
+  return false;
+}
+
 Packing packing_of(WeightRole role, const DenseFormats& dense) {
   if (role == WeightRole::kGateUp || role == WeightRole::kDown) return Packing::kMxfp4;
   const std::optional<WeightFormat> format = dense.of(role);
-  return !format ? Packing::kBf16 : *format == WeightFormat::kMxfp4 ? Packing::kMxfp4 : Packing::kMxfp8;
+  if (!format) return Packing::kBf16;
+  return *format == WeightFormat::kMxfp4   ? Packing::kMxfp4
+         : *format == WeightFormat::kMxfp8 ? Packing::kMxfp8
+                                           : Packing::kQ8;
 }
 
 std::optional<std::string> why_not_packed(const BackendConfig& config) {

@@ -42,6 +42,12 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 // Whether logits that only a draw by temperature reads are screened, where a step has few of them: of one card, in
 // bf16, where the copy is a small part of the memory (sampling/screen.h).
 [[nodiscard]] bool screens_logits(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card);
+// config.dense with what stays in Q8_0 of a file's layers that are in it, if it may: where steps of few tokens have
+// kernels for them, and others GEMMs; the unembedding where it is not screened, or memory is fast.
+[[nodiscard]] DenseFormats with_q8(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card,
+                                   const DenseFormats& file);
+// Whether the GEMM of bf16 weights on this card also takes Q8_0, which then needs no copy.
+[[nodiscard]] bool widens_q8(const Card& card);
 // The packing in which the matrix of a role is kept.
 [[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);
 // The first reason why the kernels of packed matrices cannot serve the model's shapes. Empty where they can.

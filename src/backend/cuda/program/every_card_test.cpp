@@ -81,6 +81,12 @@ TEST(every_card, has_a_program_for_every_step_within_its_shared_memory) {
         for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm})
           for (const DenseFormats& dense :
                {DenseFormats{},
+                DenseFormats{.qkv = WeightFormat::kGgmlQ8,
+                             .o = WeightFormat::kGgmlQ8,
+                             .lm_head = WeightFormat::kGgmlQ8,
+                             .q8_copies = false},
+                DenseFormats{
+                    .qkv = WeightFormat::kGgmlQ8, .o = WeightFormat::kGgmlQ8, .lm_head = WeightFormat::kGgmlQ8},
                 DenseFormats{.qkv = WeightFormat::kMxfp8, .o = WeightFormat::kMxfp4, .lm_head = WeightFormat::kMxfp8}})
             for (const std::vector<Row>& rows : card_steps()) {
               const BackendConfig config{.dims = d, .layer_kinds = {}, .rope_inv_freq = {}, .dense = dense};

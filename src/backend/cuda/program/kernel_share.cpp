@@ -26,6 +26,7 @@ constexpr std::string_view kH200FewPairs = "assumed: what one H200 reached (2026
 constexpr std::string_view kH200Fp8 = "assumed: what one H200 reached (2026-11-26-h200-merged.json)";
 constexpr std::string_view kH200Fp8Pages = "assumed: what one H200 reached (2026-11-26-h200-fp8-attention.json)";
 constexpr std::string_view kH200Screen = "assumed: what one H200 reached (2026-11-30-h200-screened-head.json)";
+constexpr std::string_view kH200Q8 = "assumed: what one H200 reached (2026-11-30-h200-q8-layers.json)";
 constexpr std::string_view kAssumedMma = "assumed: as bf16's", kAssumedNorm = "assumed: as any_norm_sums",
                            kAssumedBetween = "assumed: between bf16's and MXFP4's",
                            kAssumedFp8 = "assumed: as any_attend_prefill of its own peak",
@@ -44,9 +45,11 @@ constexpr KernelShare kShares[] = {
     {.kernel = "gemv<qkv, bf16>", .step_us = 0.3, .token_us = 0.3, .from = kH100Profile},
     {.kernel = "gemv<qkv, mxfp4>", .step_us = 1.6, .token_us = 0.3, .from = kH100Profile},
     {.kernel = "gemv<qkv, mxfp8>", .step_us = 1.0, .token_us = 0.3, .from = kAssumedBetween},
+    {.kernel = "gemv<qkv, q8_0>", .step_us = 1.9, .token_us = 0.3, .from = kH200Q8},
     {.kernel = "gemv<dense, bf16>", .step_us = 0.9, .token_us = 0.4, .from = kH100Profile},
     {.kernel = "gemv<dense, mxfp4>", .step_us = 1.0, .token_us = 0.4, .from = kH100Profile},
     {.kernel = "gemv<dense, mxfp8>", .step_us = 1.0, .token_us = 0.4, .from = kAssumedBetween},
+    {.kernel = "gemv<dense, q8_0>", .step_us = 1.9, .token_us = 0.4, .from = kH200Q8},
     // The screen of the logits. Its fixed part is the rounding of the activations, which memory waits for.
     {.kernel = "any_screen", .step_us = 15, .token_us = 2.5, .from = kH200Screen},
     {.kernel = "any_screen_pick", .step_us = 8, .token_us = 1.5, .from = kH200Screen},
@@ -145,6 +148,7 @@ constexpr KernelShare kShares[] = {
     {.kernel = "sm90_mxfp4_gemm", .step_us = 16, .cycle_bytes = 10.3, .matrix = {kWgmma, 0.6}, .from = kH100Steps},
     // Its few CTAs read all of K each: that is the fixed part.
     {.kernel = "any_gemm<bf16>", .step_us = 24, .matrix = {kMma, 0.47}, .from = kH100AsSm80},
+    {.kernel = "any_gemm<q8_0>", .step_us = 24, .matrix = {kMma, 0.47}, .from = kAssumedMma},
     {.kernel = "any_gemm<mxfp8>", .step_us = 24, .matrix = {kMma, 0.47}, .from = kAssumedMma},
     // The experts': a weight is widened once per 64 tokens, be they as many or not.
     {.kernel = "any_gemm", .step_us = 4, .cycle_bytes = 10, .matrix = {kMma, 0.55}, .from = kH100AsSm80Gemms},

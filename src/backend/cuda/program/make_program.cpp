@@ -157,6 +157,8 @@ GemmShape Maker::shape_of(WeightRole role, int64_t tokens) const {
                   .packing = packing(role),
                   .wide_scales = args_.scales.wide(),
                   .activations = rounds_dense(role) ? args_.run.dense_activations : Activations::kBf16};
+  const bool by_gemm = role == kUnembedding ? logits_by_gemm(family_, tokens) : dense_gemms_;
+  if (by_gemm && shape.packing == Packing::kQ8 && args_.config.dense.q8_copies) shape.packing = Packing::kBf16;
   if (role == kUnembedding) return shape;
   shape.rows = role == kQ ? d_.q_width() + 2 * d_.kv_width() : d_.hidden;
   if (role == kQ) return shape;

@@ -40,7 +40,7 @@ const cuda::DeviceFacts kH200 = {.name = "H200",
                                  .sm_smem_bytes = 233472};
 const cuda::DeviceFacts kGb10 = {
     .name = "GB10", .major = 12, .minor = 1, .multiprocessors = 48, .cta_smem_bytes = 101376, .sm_smem_bytes = 102400};
-constexpr WeightFormat kMxfp4 = WeightFormat::kMxfp4, kMxfp8 = WeightFormat::kMxfp8;
+constexpr WeightFormat kMxfp4 = WeightFormat::kMxfp4, kMxfp8 = WeightFormat::kMxfp8, kQ8 = WeightFormat::kGgmlQ8;
 using Attention = AttentionKernel;
 using Kv = KvDtype;
 
@@ -175,12 +175,16 @@ TEST(make_program, guesses_are_launched_as_as_many_sequences) {
 }
 
 TEST(make_program, kernels_share_out_what_their_stage_must_read_and_compute) {
-  const CostModel model{kDims, StoredFormats::of({}, {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8})};
   const std::vector<LayerKind> layers = {LayerKind::kSliding, LayerKind::kFull};
-  for (const KernelFamily family : {KernelFamily::kStreaming, KernelFamily::kGemm}) {
+  for (const auto& [family, dense] :
+       {std::pair{KernelFamily::kStreaming, DenseFormats{.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}},
+        {KernelFamily::kGemm, DenseFormats{.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}},
+        {KernelFamily::kGemm, DenseFormats{.qkv = kQ8, .o = kQ8, .lm_head = kQ8}},
+        {KernelFamily::kGemm, DenseFormats{.qkv = kQ8, .o = kQ8, .lm_head = kQ8, .q8_copies = false}}}) {
+    const CostModel model{kDims, StoredFormats::of({}, dense)};
     for (const std::vector<Row>& rows : {decode(3), decode(40), kPrompt, {{0, 1, 5000}, {1, 512, 512}}}) {
-      const cuda::Program planned = plan(rows, {.options = {.attention = Attention::kFlash, .family = family},
-                                                .dense = {.qkv = kMxfp4, .o = {}, .lm_head = kMxfp8}});
+      const cuda::Program planned =
+          plan(rows, {.options = {.attention = Attention::kFlash, .family = family}, .dense = dense});
       Cost sum;
       for (const PlannedKernel& s : planned.nodes)
         for (int64_t layer = 0; layer < layers_of(s, layers); ++layer) sum += s.cost;
@@ -486,6 +490,68 @@ TEST(make_program, requantised_layers_are_named_by_what_they_hold) {
   EXPECT_THAT(kernels(many, Stage::kAttnOut), ElementsAre("any_gemm<mxfp8>"));
 }
 
+TEST(make_program, few_tokens_multiply_q8_0_and_others_its_copy_in_bf16) {
+  const DenseFormats q8 = {.qkv = kQ8, .o = kQ8, .lm_head = kQ8};
+  for (const cuda::DeviceFacts& card : {kH200, kGb10}) {
+    for (const int tokens : {1, 8}) {
+      const cuda::Program few = plan(decode(tokens), {.dense = q8, .card = card});
+      EXPECT_THAT(kernels(few, Stage::kAttnIn), ElementsAre("any_rope_table_f32", "gemv<qkv, q8_0>"));
+      EXPECT_THAT(kernels(few, Stage::kAttnOut), ElementsAre("gemv<dense, q8_0>"));
+      EXPECT_THAT(kernels(few, Stage::kLogits), ElementsAre("gemv<dense, q8_0>"));
+    }
+    for (const std::vector<Row>& rows : {decode(9), decode(256)})
+      EXPECT_EQ(kernels(plan(rows, {.dense = q8, .card = card})), kernels(plan(rows, {.card = card})));
+    // Logits of few rows behind many tokens.
+    const cuda::Program prompt = plan(kPrompt, {.dense = q8, .card = card});
+    EXPECT_EQ(find(prompt, "gemv<dense, q8_0>").stage, Stage::kLogits);
+  }
+}
+
+TEST(make_program, without_its_copy_any_gemm_multiplies_q8_0) {
+  const DenseFormats alone = {.qkv = kQ8, .o = kQ8, .lm_head = kQ8, .q8_copies = false};
+  for (const cuda::DeviceFacts& card : {kH200, kGb10}) {
+    const cuda::Program many = plan(decode(9), {.dense = alone, .card = card});
+    for (const Stage stage : {Stage::kAttnIn, Stage::kAttnOut, Stage::kLogits})
+      EXPECT_THAT(kernels(many, stage), testing::Contains("any_gemm<q8_0>"));
+    EXPECT_EQ(kernels(plan(decode(8), {.dense = alone, .card = card})),
+              kernels(plan(decode(8), {.dense = {.qkv = kQ8, .o = kQ8, .lm_head = kQ8}, .card = card})));
+    EXPECT_EQ(find(many, "any_gemm<q8_0>").cost.bytes,
+              find(plan(decode(8), {.dense = alone, .card = card}), "gemv<qkv, q8_0>").cost.bytes -
+                  2.0 * (kDims.hidden + kDims.q_width() + 2 * kDims.kv_width()));  // norm and biases
+  }
+  EXPECT_FALSE(cuda::widens_q8(kH200));
+  EXPECT_TRUE(cuda::widens_q8(kGb10));
+}
+
+TEST(make_program, what_a_file_has_in_q8_0_stays_so_where_kernels_read_it) {
+  const DenseFormats file = {.qkv = kQ8, .o = kQ8, .lm_head = kQ8};
+  BackendConfig config{.dims = kDims, .layer_kinds = {}, .rope_inv_freq = {}, .dense = {}};
+  cuda::DeviceFacts large = kH200;
+  large.memory_bytes = int64_t{141} << 30;
+  const auto taken = [&](const RunConfig& run, const cuda::DeviceFacts& card) {
+    const DenseFormats dense = cuda::with_q8(config, run, card, file);
+    return std::array{dense.qkv, dense.o, dense.lm_head};
+  };
+  using Taken = std::array<std::optional<WeightFormat>, 3>;
+  cuda::DeviceFacts slow = kGb10;
+  slow.memory_bytes_per_s = 273e9;
+  EXPECT_EQ(taken({}, slow), (Taken{kQ8, kQ8, kQ8}));  // no room for a screen
+  slow.memory_bytes = int64_t{128} << 30;
+  EXPECT_EQ(taken({}, slow), (Taken{kQ8, kQ8, std::nullopt}));  // the screen reads bf16
+  EXPECT_EQ(taken({.screened_head = ScreenedHead::kOff}, slow), (Taken{kQ8, kQ8, kQ8}));
+  EXPECT_EQ(taken({}, large), (Taken{kQ8, kQ8, kQ8}));
+  for (const KernelFamily none : {KernelFamily::kStreaming, KernelFamily::kReference})
+    EXPECT_EQ(taken({.family = none}, large), Taken{});
+  config.dense.keeps_q8 = false;
+  EXPECT_EQ(taken({}, large), Taken{});
+  config.dense = {};
+  EXPECT_EQ(cuda::with_q8(config, {}, large, {.qkv = {}, .o = kQ8, .lm_head = {}}).qkv, std::nullopt);
+  config.dense.o = kMxfp4;
+  EXPECT_EQ(taken({}, large), (Taken{kQ8, kMxfp4, kQ8}));
+  config.dims.experts = 126;  // no step is fused
+  EXPECT_EQ(taken({}, large), (Taken{std::nullopt, kMxfp4, std::nullopt}));
+}
+
 TEST(make_program, new_tokens_decide_between_decode_and_prefill_attention) {
   const RunConfig flash = {.attention = Attention::kFlash};
   const std::string decodes = "any_attend_decode<bf16>", prefills = "sm90_attend_prefill";
@@ -560,7 +626,7 @@ TEST(make_program, what_the_backend_refuses_has_no_plan) {
   }
   EXPECT_THAT(refused({.options = {.family = KernelFamily::kReference},
                        .dense = {.qkv = WeightFormat::kMxfp4, .o = {}, .lm_head = {}}}),
-              HasSubstr("--mxfp4-layers and --mxfp8-layers: want --moe-kernel"));
+              HasSubstr("--mxfp4-layers, --mxfp8-layers and --q8-layers: want --moe-kernel"));
 }
 
 TEST(make_program, shapes_that_some_kernels_do_not_serve_are_known) {
@@ -592,7 +658,7 @@ TEST(make_program, a_step_without_logits_plans_none) {
 // other.
 TEST(make_program, decode_kernels_fit_the_shared_memory_of_a_block_of_sm121) {
   constexpr int64_t kBlock = 99 * 1024;
-  for (const std::optional<WeightFormat> format : {std::optional<WeightFormat>(), {kMxfp8}, {kMxfp4}}) {
+  for (const std::optional<WeightFormat> format : {std::optional<WeightFormat>(), {kMxfp8}, {kMxfp4}, {kQ8}}) {
     for (const Kv kv : {Kv::kBf16, Kv::kE4m3}) {
       for (const int tokens : {1, 2, 8, 32}) {
         const cuda::Program planned = plan(

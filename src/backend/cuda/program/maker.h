@@ -184,13 +184,14 @@ class Maker {
   // The kernels of the card's architectures that take the step's work.
   using Gemm = OpChoice<GemmKernel, GemmPlan>;
   using SplitGemm = OpChoice<SplitGemmKernel, SplitGemmPlan>;
+  // For the kernel that the step has for it: GEMMs read the copy of what is in Q8_0, where there is one.
   [[nodiscard]] GemmShape shape_of(WeightRole role, int64_t tokens) const;
   [[nodiscard]] Gemm gemm_for(const GemmShape& shape) const;
   [[nodiscard]] std::optional<SplitGemm> split_gemm_for(const GemmShape& shape) const;
   // The form of the input of the kernel that takes this shape. sums: of a split GEMM, where one serves.
   [[nodiscard]] GemmInput input_of(const GemmShape& shape, bool sums) const;
   [[nodiscard]] bool rounds_dense(WeightRole role) const {
-    return rounds(args_.run.dense_activations) && args_.config.dense.of(role).has_value();
+    return rounds(args_.run.dense_activations) && args_.config.dense.in_mx(role).has_value();
   }
 
   [[nodiscard]] int tokens() const { return to_int(tokens_); }
@@ -379,7 +380,7 @@ class Maker {
     planned(chosen.plan.kernel, chosen.plan, reads, chosen.op.launch,
             [=, in = input_of(shape, false)](const Binding& b) {
               GemmArgs args{.packing = shape.packing,
-                            .weights = (b.w.*product).packed,
+                            .weights = (b.w.*product).wide,
                             .x = b.at.gemm->x,
                             .rows = to_int(shape.rows),
                             .cols = to_int(shape.cols),
@@ -412,7 +413,7 @@ class Maker {
     }
     planned(split->plan.kernel, split->plan, reads, split->op.launch,
             [=, in = input_of(shape, true)](const Binding& b) {
-              return SplitGemmArgs{.weights = (b.w.*product).packed,
+              return SplitGemmArgs{.weights = (b.w.*product).wide,
                                    .x = b.at.gemm->x,
                                    .sums = reinterpret_cast<uint16_t*>(b.at.gemm->y),
                                    .rows = to_int(shape.rows),

@@ -31,6 +31,7 @@ namespace nibble::backend::cuda {
 // A product's matrix, packed or in row order, and its bias in the checkpoint's order.
 struct ProductPointers {
   const uint8_t* packed = nullptr;
+  const uint8_t* wide = nullptr;  // what GEMMs read: `packed`, or of Q8_0 its copy in bf16
   const Bf16* rows = nullptr;
   const Bf16* bias = nullptr;
 };

@@ -67,6 +67,16 @@ __device__ __forceinline__ uint32_t f16_of_e4m3(uint32_t two) {
   }
 }
 
+// Bytes 2 kPair and 2 kPair + 1 of a word, less layout::kQ8Zero, exact: as the mantissa of 1024 to 1279.
+template <int kPair>
+__device__ __forceinline__ uint32_t f16_of_byte_pair(uint32_t word) {
+  constexpr uint32_t kSelector = kPair == 0 ? 0x4140u : 0x4342u, k1024 = 0x64646464u, kLess1152 = 0xe480e480u;
+  uint32_t wide, pair;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(wide) : "r"(word), "r"(k1024), "r"(kSelector));
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(wide), "r"(kLess1152));
+  return pair;
+}
+
 // Two products of f16, to nearest.
 __device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
   uint32_t pair;

@@ -95,13 +95,18 @@ __device__ inline void pack_bf16_piece(const PackArgs& a, const layout::Geometry
                                                                                                 words[2], words[3]};
 }
 
-__device__ inline void pack_mxfp8_piece(const PackArgs& a, const layout::Geometry& g, int64_t i) {
+// Of MXFP8 or Q8_0.
+__device__ inline void pack_bytes_piece(const PackArgs& a, const layout::Geometry& g, int64_t i) {
   const PackPlace p = PackPlace::at(a, g, i, 2);
+  const bool q8 = a.packing == layout::Packing::kQ8;
+  const int64_t block_bytes = q8 ? kGgmlQ8Bytes : layout::kBlockK;
   uint32_t words[4] = {};
   for (int n = 0; n < 8; ++n) {
     const layout::BlockPairElement e = layout::block_pair_element(p.lane, 2 * p.step + n / 4, n % 4, 0);
-    const int64_t row = layout::source_row(a.order, p.tile, e.row);
-    const uint32_t two = *reinterpret_cast<const uint16_t*>(a.values + row * a.cols + p.pair * 64 + e.k);
+    const int64_t at = layout::source_row(a.order, p.tile, e.row) * a.cols + p.pair * 2 * layout::kBlockK + e.k;
+    const uint8_t* const from = a.values + at / layout::kBlockK * block_bytes + at % layout::kBlockK;
+    const uint32_t two = q8 ? *reinterpret_cast<const uint16_t*>(from + sizeof(F16)) ^ 0x8080u  // + kQ8Zero
+                            : *reinterpret_cast<const uint16_t*>(from);
     words[n / 2] |= two << (16 * (n % 2));
   }
   *reinterpret_cast<uint4*>(a.packed + p.offset + p.step * layout::kStepBytes + p.lane * 16) = {words[0], words[1],
@@ -127,17 +132,23 @@ __device__ inline void pack_mxfp4_piece(const PackArgs& a, const layout::Geometr
     *reinterpret_cast<uint32_t*>(a.packed + p.offset + layout::scale_word_offset(g.blocks, p.lane, pair)) = 0;
 }
 
-// Scale i of [rows, cols / 32]; returns its code.
+// Scale i of [rows, cols / 32]; returns its code, which Q8_0 has none of.
 __device__ inline uint8_t pack_scale(const PackArgs& a, const layout::Geometry& g, int64_t i) {
   const bool mxfp4 = a.packing == layout::Packing::kMxfp4;
   const int64_t row_blocks = a.cols / layout::kBlockK, tile_row = i / row_blocks;
   const int block = static_cast<int>(i % row_blocks), row = static_cast<int>(tile_row % layout::kTileRows);
   const int64_t tile = tile_row / layout::kTileRows;
-  const uint8_t scale = a.scales[layout::source_row(a.order, tile, row) * row_blocks + block];
+  const int64_t from = layout::source_row(a.order, tile, row) * row_blocks + block;
+  uint8_t* const pair = a.packed + layout::block_pair_offset(a.packing, g, tile, block / 2);
+  if (a.packing == layout::Packing::kQ8) {
+    *reinterpret_cast<uint16_t*>(pair + layout::q8_scale_offset(row, block % 2)) =
+        *reinterpret_cast<const uint16_t*>(a.values + from * kGgmlQ8Bytes);
+    return 0;
+  }
+  const uint8_t scale = a.scales[from];
   const int offset = mxfp4 ? layout::scale_offset(g.blocks, row, (block + 2 * g.missing) % g.blocks)
                            : layout::mxfp8_scale_offset(row, block % 2);
-  a.packed[layout::block_pair_offset(a.packing, g, tile, block / 2) + offset] =
-      static_cast<uint8_t>(mxfp4 ? scale + layout::kScaleBias : scale);
+  pair[offset] = static_cast<uint8_t>(mxfp4 ? scale + layout::kScaleBias : scale);
   return scale;
 }
 // Whether the format cannot hold it.

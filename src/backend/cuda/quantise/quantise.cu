@@ -15,7 +15,8 @@ __global__ void pack_pieces(const __grid_constant__ PackArgs a, layout::Geometry
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
     switch (a.packing) {
       case layout::Packing::kBf16: pack_bf16_piece(a, g, i); break;
-      case layout::Packing::kMxfp8: pack_mxfp8_piece(a, g, i); break;
+      case layout::Packing::kMxfp8:
+      case layout::Packing::kQ8: pack_bytes_piece(a, g, i); break;
       case layout::Packing::kMxfp4: pack_mxfp4_piece(a, g, i); break;
     }
   }
@@ -72,7 +73,8 @@ void pack_weights(const PackArgs& args, cudaStream_t stream) {
   check_args(args);
   const layout::Geometry g = layout::geometry(args.packing, args.cols);
   const int64_t scales = args.rows * args.cols / layout::kBlockK;
-  constexpr int kBlocksPerPiece[] = {16, 32, 64};  // k of a row that one piece of 16 rows' 32 lanes holds, by packing
+  constexpr int kBlocksPerPiece[] = {16, 32, 64,
+                                     32};  // k of a row that one piece of 16 rows' 32 lanes holds, by packing
   const int64_t pieces = args.rows * args.cols / layout::kTileRows /
                          kBlocksPerPiece[static_cast<size_t>(args.packing)] * layout::kWarpLanes;
   pack_pieces<<<grid_for(pieces), kThreads, 0, stream>>>(args, g, pieces);

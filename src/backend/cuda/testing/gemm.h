@@ -32,7 +32,7 @@ struct GemmSum {
 
 inline float value_16(uint16_t bits, bool bf16) { return bf16 ? Bf16{bits}.to_float() : F16{bits}.to_float(); }
 
-// Bf16 bits or element codes by row and column, with a scale per 32 columns.
+// Bf16 bits, element codes or bytes of Q8_0 by row and column, with a scale per 32 columns.
 struct GemmMatrix {
   layout::Packing packing;
   int64_t rows, cols;
@@ -55,14 +55,21 @@ struct GemmMatrix {
     if (packing == layout::Packing::kBf16) return Bf16::from_float(gemm_symmetric(seed, i)).bits;
     const uint32_t bits = gemm_draw(seed, i);
     if (packing == layout::Packing::kMxfp4) return static_cast<uint16_t>(bits & 15u);
+    if (packing == layout::Packing::kQ8) return static_cast<uint16_t>(bits & 255u);  // a value and layout::kQ8Zero
     return E4m3::from_float(gemm_symmetric(seed, i) * 8).bits;
   }
   [[nodiscard]] double at(int64_t row, int64_t col) const {
     const auto i = static_cast<size_t>(row * cols + col);
     if (packing == layout::Packing::kBf16) return Bf16{elements[i]}.to_float();
+    if (packing == layout::Packing::kQ8)  // as any_gemm rounds it
+      return Bf16::from_float(q8_scale(i / 32).to_float() * static_cast<float>(elements[i] - layout::kQ8Zero))
+          .to_float();
     const double scale = std::ldexp(1.0, scales[i / 32] - 127);
     const auto code = static_cast<uint8_t>(elements[i]);
     return scale * (packing == layout::Packing::kMxfp4 ? E2m1{code}.to_float() : E4m3{code}.to_float());
+  }
+  [[nodiscard]] F16 q8_scale(size_t block) const {
+    return F16::from_float(std::ldexp(1 + uniform_float(gemm_draw(77, block)), scales[block] - 127));
   }
   [[nodiscard]] GemmSum dot(int64_t row, const uint16_t* x, bool bf16) const {
     GemmSum sum;
@@ -74,7 +81,6 @@ struct GemmMatrix {
     return sum;
   }
 
- private:
   // Straight from the layout's words: element by element.
   void pack(layout::RowOrder order) {
     const layout::Geometry g = layout::geometry(packing, cols);
@@ -90,12 +96,19 @@ struct GemmMatrix {
             const uint8_t scale =
                 scales[static_cast<size_t>((layout::source_row(order, tile, row) * cols) / 32 + 2 * pair + block)];
             if (packing == layout::Packing::kMxfp8) to[layout::mxfp8_scale_offset(row, block)] = scale;
+            if (packing == layout::Packing::kQ8) {
+              const F16 own_scale =
+                  q8_scale(static_cast<size_t>(layout::source_row(order, tile, row) * cols / 32 + 2 * pair + block));
+              std::memcpy(to + layout::q8_scale_offset(row, block), &own_scale.bits, 2);
+            }
             if (packing == layout::Packing::kMxfp4)
               to[layout::scale_offset(g.blocks, row, 2 * own + block)] =
                   static_cast<uint8_t>(scale + layout::kScaleBias);
           }
       }
   }
+
+ private:
   struct Place {
     layout::RowOrder order;
     int64_t tile;
@@ -110,7 +123,7 @@ struct GemmMatrix {
             elements[static_cast<size_t>(layout::source_row(p.order, p.tile, e.row) * cols + p.pair * 64 + e.k)];
         if (packing == layout::Packing::kBf16)
           std::memcpy(to + step * layout::kStepBytes + lane * 16 + reg * 4 + half * 2, &value, 2);
-        if (packing == layout::Packing::kMxfp8)
+        if (packing == layout::Packing::kMxfp8 || packing == layout::Packing::kQ8)
           to[step / 2 * layout::kStepBytes + lane * 16 + step % 2 * 8 + reg * 2 + half] = static_cast<uint8_t>(value);
         halves.pair[reg] |= layout::half_of_code(value & 15u) << (16 * half);
       }

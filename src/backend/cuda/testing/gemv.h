@@ -4,6 +4,7 @@
 
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/testing/mx_pack.h"
+#include "backend/cuda/testing/q8.h"
 #include "base/random.h"
 
 #include <algorithm>
@@ -76,7 +77,7 @@ struct Scales {
   int low = 113, high = 121;  // about 2^-14 .. 2^-6, as checkpoints have
 };
 
-// As shipped. bf16 values are uniform in [-1, 1); MX codes are random.
+// As shipped. bf16 values are uniform in [-1, 1); MX codes and bytes of Q8_0 are random.
 struct HostMatrix {
   layout::Packing packing;
   int64_t rows, cols;
@@ -86,6 +87,10 @@ struct HostMatrix {
   HostMatrix(layout::Packing format, int64_t row_count, int64_t col_count, layout::RowOrder row_order, uint64_t seed,
              Scales range = {})
       : packing(format), rows(row_count), cols(col_count), order(row_order) {
+    if (packing == layout::Packing::kQ8) {
+      values = random_q8_blocks(rows * cols / 32, seed, range.low - 127, range.high - 127);
+      return;
+    }
     const int64_t row_bytes = packing == layout::Packing::kBf16 ? 2 * cols : cols / (mxfp4() ? 2 : 1);
     values.resize(static_cast<size_t>(rows * row_bytes));
     if (packing != layout::Packing::kBf16) scales.resize(static_cast<size_t>(rows * cols / 32));
@@ -111,7 +116,9 @@ struct HostMatrix {
     for (int64_t k = 0; k < cols; ++k) {
       const auto i = static_cast<size_t>(r * cols + k);
       double& to = w[static_cast<size_t>(k)];
-      if (packing == layout::Packing::kBf16) {
+      if (packing == layout::Packing::kQ8) {
+        to = q8_value(values, r * cols + k);
+      } else if (packing == layout::Packing::kBf16) {
         to = Bf16{static_cast<uint16_t>(values[2 * i] | values[2 * i + 1] << 8)}.to_float();
       } else if (packing == layout::Packing::kMxfp8) {
         to = std::ldexp(double{E4m3{values[i]}.to_float()}, scales[i / 32] - 127);

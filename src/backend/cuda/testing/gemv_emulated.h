@@ -5,6 +5,7 @@
 
 #include "backend/cuda/dense/gemv.cuh"
 #include "backend/cuda/quantise/pack.cuh"
+#include "backend/cuda/testing/q8.h"
 #include "base/mx.h"
 #include "base/random.h"
 
@@ -44,7 +45,9 @@ struct Matrix {
       : packing(format), rows(row_count), cols(col_count) {
     const auto blocks = static_cast<size_t>(rows * cols / 32);
     values.resize(blocks * (packing == Packing::kBf16 ? 64 : packing == Packing::kMxfp8 ? 32 : 16));
-    if (packing == Packing::kBf16) {
+    if (packing == Packing::kQ8) {
+      values = random_q8_blocks(rows * cols / 32, seed, range.low - 127, range.high - 127);
+    } else if (packing == Packing::kBf16) {
       for (size_t i = 0; i < values.size() / 2; ++i) {
         const Bf16 value = Bf16::from_float(symmetric(seed, i));
         values[2 * i] = static_cast<uint8_t>(value.bits);
@@ -73,7 +76,8 @@ struct Matrix {
                         .order = order};
     const layout::Geometry g = layout::geometry(packing, cols);
     for (int64_t i = 0; packing == Packing::kBf16 && i < rows * cols / 8; ++i) pack_bf16_piece(args, g, i);
-    for (int64_t i = 0; packing == Packing::kMxfp8 && i < rows * cols / 16; ++i) pack_mxfp8_piece(args, g, i);
+    const bool bytes = packing == Packing::kMxfp8 || packing == Packing::kQ8;
+    for (int64_t i = 0; bytes && i < rows * cols / 16; ++i) pack_bytes_piece(args, g, i);
     for (int64_t i = 0; packing == Packing::kMxfp4 && i < rows * cols / 32; ++i) pack_mxfp4_piece(args, g, i);
     for (int64_t i = 0; packing != Packing::kBf16 && i < rows * cols / 32; ++i)
       EXPECT_FALSE(bad_scale(packing, pack_scale(args, g, i)));
@@ -81,6 +85,7 @@ struct Matrix {
   }
   [[nodiscard]] double at(int64_t row, int64_t col) const {
     const auto i = static_cast<size_t>(row * cols + col);
+    if (packing == Packing::kQ8) return q8_value(values, row * cols + col);
     if (packing == Packing::kBf16)
       return Bf16{static_cast<uint16_t>(values[2 * i] | values[2 * i + 1] << 8)}.to_float();
     const double scale = std::ldexp(1.0, scales[i / 32] - 127);
@@ -159,6 +164,7 @@ void run_rows(const typename Op<1>::Args& args, const GemvPlan& plan, const emul
   switch (args.packing) {
     case Packing::kBf16: return run_op<Packing::kBf16, Columns::kVectors, Op<2>>(args, plan, launch);
     case Packing::kMxfp8: return run_op<Packing::kMxfp8, Columns::kVectors, Op<2>>(args, plan, launch);
+    case Packing::kQ8: return run_op<Packing::kQ8, Columns::kVectors, Op<2>>(args, plan, launch);
     case Packing::kMxfp4: break;
   }
   if (args.tokens == 1) return run_op<Packing::kMxfp4, Columns::kBlocks, Op<1>>(args, plan, launch);

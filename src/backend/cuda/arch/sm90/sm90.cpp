@@ -131,7 +131,8 @@ namespace {
 using layout::Packing;
 
 std::optional<GemmPlan> serve_sm90_gemm(const GemmShape& s, const DeviceFacts& card) {
-  if (s.packing == Packing::kMxfp8 || (s.packing == Packing::kMxfp4 && s.wide_scales)) return std::nullopt;
+  if (s.packing == Packing::kMxfp8 || s.packing == Packing::kQ8 || (s.packing == Packing::kMxfp4 && s.wide_scales))
+    return std::nullopt;
   return plan_sm90_gemm(s, card.multiprocessors);
 }
 

@@ -23,6 +23,11 @@ inline uint32_t pack_e4m3(float low, float high) {
 inline uint32_t f16_of_e4m3(uint32_t two) {
   return pack_f16(E4m3{static_cast<uint8_t>(two)}.to_float(), E4m3{static_cast<uint8_t>(two >> 8)}.to_float());
 }
+template <int kPair>
+uint32_t f16_of_byte_pair(uint32_t word) {
+  const auto value = [word](int i) { return static_cast<float>(static_cast<int>(word >> 8 * i & 0xffu) - 128); };
+  return pack_f16(value(2 * kPair), value(2 * kPair + 1));
+}
 inline uint32_t multiply_f16(uint32_t a, uint32_t b) {
   return pack_f16(f16_half(a, 0) * f16_half(b, 0), f16_half(a, 1) * f16_half(b, 1));
 }

@@ -70,6 +70,10 @@ TEST(gemv_emulated, dense_is_the_plain_product) {
     check_dense({packing, 256, 192, 1, 2});
     check_dense({packing, 256, 256, 8, 3});
   }
+  for (int tokens = 1; tokens <= 8; ++tokens) {  // qkv and the head, o
+    check_dense({Packing::kQ8, 320, 2880, tokens});
+    check_dense({Packing::kQ8, 176, 4096, tokens});
+  }
   ASSERT_LT(plan_gemv({192, 2880, 1, Packing::kBf16}, kDevice, 3).under_way, 3);
   check_dense({Packing::kBf16, 192, 2880, 2, 3});  // several times round a ring of which not all is under way
 }

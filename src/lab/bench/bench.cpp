@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -177,16 +178,19 @@ class Bench {
     show("warming up", 0);
     if (!warm_up(row)) return false;
     measure_beside(row);
+    const double joules = joules_so_far();
     const backend::ScreenCounts before = subject_.backend.screen_counts();
     for (int i = 0; i < options_.repetitions; ++i) {
       show(fmt::format("repetition {}", i + 1), i);
-      const double joules = joules_so_far();
       const auto seconds = loop_.time(row, go_on_);
       if (!seconds) return false;
-      row.joules += joules_so_far() - joules;
       row.seconds.push_back(*seconds);
       measure_beside(row);
     }
+    // The driver's counter moves ten times a second.
+    constexpr double kLeastSeconds = 0.5;
+    const double timed = std::accumulate(row.seconds.begin(), row.seconds.end(), 0.0);
+    if (timed >= kLeastSeconds) row.joules = joules_so_far() - joules;
     const backend::ScreenCounts after = subject_.backend.screen_counts();
     row.screened = {after.steps - before.steps, after.tiles - before.tiles};
     for (const BenchLoop::TimedStep& step : loop_.steps()) {

@@ -29,7 +29,7 @@ struct BenchRow {
   std::vector<backend::ClockReading> clocks{};
   backend::StageCosts costs{};       // of one repetition, at the least
   backend::ScreenCounts screened{};  // of all repetitions
-  double joules = 0;                 // of all repetitions, on the first card; 0: unknown
+  double joules = 0;                 // of all repetitions, on the first card; 0: unknown, or too short to tell
 
   [[nodiscard]] backend::Cost cost() const { return total(costs); }
 

@@ -39,14 +39,6 @@ class GpuCards : public testing::TestWithParam<Place> {
   }
 };
 
-double median_distance(std::span<const float> got, std::span<const float> want, size_t vocab) {
-  std::vector<double> far;
-  for (size_t at = 0; at < want.size(); at += vocab)
-    far.push_back(relative(got.subspan(at, vocab), want.subspan(at, vocab)));
-  std::ranges::sort(far);
-  return far[far.size() / 2];
-}
-
 // Of every position, read in steps of so many tokens.
 void compare_logits(const Source& source, backend::Backend& alone, backend::Backend& ranks, int64_t count, int chunk) {
   const model::GptOss on_one = model::load(alone, source.config, source.weights);

@@ -72,7 +72,7 @@ struct Loaded {
       : limits(limits_in) {
     const auto config = model::backend_config(source.config, test::step_limits(limits), dense);
     if (which == Which::kReference) {
-      be = backend::make_reference_backend(config);
+      be = backend::make_reference_backend(config, options);
     } else if (which == Which::kCpu) {
       be = backend::make_cpu_backend(config, {.threads = 4, .kv = Kv::kF32, .activations = backend::Activations::kF32});
     } else {
@@ -95,6 +95,15 @@ struct Loaded {
 
 inline std::vector<float> all_logits(Loaded& loaded, std::span<const int32_t> tokens) {
   return test::all_logits(*loaded.be, loaded.gpt, tokens, loaded.limits.chunk_tokens);
+}
+
+// Of the positions, the median: at a router's near-tie a position may fall to either side.
+inline double median_distance(std::span<const float> got, std::span<const float> want, size_t vocab) {
+  std::vector<double> far;
+  for (size_t at = 0; at < want.size(); at += vocab)
+    far.push_back(relative(got.subspan(at, vocab), want.subspan(at, vocab)));
+  std::ranges::sort(far);
+  return far[far.size() / 2];
 }
 
 inline std::vector<int32_t> some_tokens(size_t count, int64_t vocab) {

@@ -42,8 +42,7 @@ struct StoredFormats {
   std::array<WeightFormat, kWeightRoles> of_role{};  // by WeightRole
   std::optional<int64_t> kv_row_bytes{};             // of a head of a token (kv_dtype.h); none: bf16's
   int64_t copied_bytes = 0;                          // of weights that are recoded: no file holds them
-  bool wide_copies =
-      false;  // what is in Q8_0 has a copy in bf16, which more than kFewTokens tokens read (DenseFormats)
+  bool wide_copies = false;                          // of Q8_0, in bf16: what more than kFewTokens tokens read
 
   // OpenAI's checkpoints: MXFP4 experts, all else bf16.
   [[nodiscard]] static StoredFormats as_shipped();

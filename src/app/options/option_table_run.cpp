@@ -157,7 +157,7 @@ void read_layers(std::string_view flag, const std::string& found, const ValueRef
   }
 }
 
-// Or auto, or none: what a file has in Q8_0 may be held so, or not.
+// The layers' list; without one auto or none, by whether a file's Q8_0 may be held so.
 std::string q8_layers(const ValueRef& slot) {
   const std::string layers = layers_in<WeightFormat::kGgmlQ8>(slot);
   return !layers.empty() ? layers : std::get<backend::DenseFormats*>(slot)->keeps_q8 ? "auto" : "none";

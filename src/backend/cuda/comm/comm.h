@@ -46,8 +46,8 @@ class Comm {
   virtual void gather(const GatheredColumns& of, const Launch& on) const = 0;
   // Throws Error(kDevice) if launches may have ended without the other ranks: what the card holds is nothing then.
   virtual void require() const {}
-  // Of NCCL: ends what waits on the card for another rank; all else throws from now on. From any thread. Of others:
-  // CommMemory::give_up.
+  // NCCL's ends what waits on the card for another rank, and all else throws from now on. From any thread. What peers'
+  // memory does: CommMemory::give_up.
   virtual void give_up() const {}
 
  protected:

@@ -82,7 +82,7 @@ namespace {
 
 class NcclComm final : public Comm {
  public:
-  // By way of another: where this throws, it is destroyed.
+  // The other constructor comes first, so that the destructor runs where this one throws.
   explicit NcclComm(const NcclPlace& place) : NcclComm(place.rank, place.ranks) {
     ncclUniqueId id;
     std::memcpy(&id, place.id.bytes.data(), sizeof id);

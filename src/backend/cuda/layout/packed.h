@@ -11,9 +11,8 @@
 //           the scales as words [row % 8] of bytes {row, block 0}, {row, block 1}, {row + 8, block 0}, {row + 8, block
 //           1}
 //   mxfp4   mx_a_m16k32.h; a chunk is the whole slice
-//   q8_0    as mxfp8, but bytes are values + kQ8Zero, and scales f16: words [row % 8][row / 8] of halves {block 0,
-//   block
-//           1}. A chunk is filled up to whole lines of memory
+//   q8_0    as mxfp8, but bytes are values + kQ8Zero, and scales f16: words [row % 8][row / 8] of two halves, block 0
+//           and block 1. A chunk is filled up to whole lines of memory
 // The order of k inside a block is mx_a_m16k32.h k_of in all four, so that one fragment of activations serves all.
 
 #include "backend/cuda/layout/mx_a_m16k32.h"

@@ -95,7 +95,7 @@ __device__ inline void pack_bf16_piece(const PackArgs& a, const layout::Geometry
                                                                                                 words[2], words[3]};
 }
 
-// Of MXFP8 or Q8_0.
+// A piece of MXFP8 or Q8_0.
 __device__ inline void pack_bytes_piece(const PackArgs& a, const layout::Geometry& g, int64_t i) {
   const PackPlace p = PackPlace::at(a, g, i, 2);
   const bool q8 = a.packing == layout::Packing::kQ8;

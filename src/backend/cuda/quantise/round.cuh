@@ -1,8 +1,7 @@
 #pragma once
 // round: Round::Args (gemm_plan.h), to nearest, or as codes; group_round: GroupTiles::Args' lists too
 // grid one CTA per token, a thread per chunk of 8 slots; of group_round each places its token's pairs, after those of
-// all
-//      tokens, which it counts, and its warps list an expert's tiles each
+//      all tokens, which it counts, and its warps list an expert's tiles each
 // bytes tokens * cols * (4 + 2 copies); group_round: and of ids, from L2, tokens^2 * topk * 4
 // measured 2026-11-21 (H200), panels: 8192 x 2880 37 µs, with 4 copies 93 µs (67 % of read speed); 2026-11-22 (H100),
 //      in a step of 20b, 256 x 2880 with 4 copies: group_round 5.9 µs, moe_group and round 8.3; 2026-11-26 (H200), 4

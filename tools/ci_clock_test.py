@@ -41,6 +41,11 @@ class CiClockTest(unittest.TestCase):
         self.assertEqual(fits, ["arm", "asan"])
         self.assertEqual(lines, [f"Arm's kernels take about {round(ARM * 1.5)} s", f"unit tests under sanitizers take about {round(ASAN * 1.5)} s"])
 
+    def test_sanitizers_keep_to_the_usual_time(self):
+        need = ALL + ARM + ASAN + ci_clock.SPARE_SECONDS
+        self.assertEqual(ci_clock.choose(5000, 1, 1, usual=need)[0], ["cuda", "arm", "asan"])
+        self.assertEqual(ci_clock.choose(5000, 1, 1, usual=need - 1)[0], ["cuda", "arm"])
+
     def test_what_is_left_out_is_said_in_one_line(self):
         fits, lines = ci_clock.choose(left=100, seconds=60, jobs=2)
         self.assertEqual(fits, [])

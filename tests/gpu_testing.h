@@ -97,7 +97,7 @@ inline std::vector<float> all_logits(Loaded& loaded, std::span<const int32_t> to
   return test::all_logits(*loaded.be, loaded.gpt, tokens, loaded.limits.chunk_tokens);
 }
 
-// Of the positions, the median: at a router's near-tie a position may fall to either side.
+// The median distance of the positions' logits: at a router's near-tie a position may fall to either side.
 inline double median_distance(std::span<const float> got, std::span<const float> want, size_t vocab) {
   std::vector<double> far;
   for (size_t at = 0; at < want.size(); at += vocab)

@@ -270,6 +270,11 @@ class Flags(Case):
                                   (2, ("--chat-template-kwargs", '{"reasoning_effort": "extreme"}'), ("want low or medium or high", "found extreme")), (2, ("--chat-template-kwargs", '{"x": 1}'), "want fields reasoning_effort, enable_thinking, found x")):
             self.refused(code, "serve", TINY, *flags, says=says)
 
+    def test_vllms_usual_limits_of_logprobs_pass_with_a_line(self):
+        for most in (0, 5, 20):
+            self.assertIn("--max-logprobs makes no difference: requests may ask for 20", self.ok("serve", TINY, "--max-logprobs", most, "--print-config").err)
+        self.refused(2, "serve", TINY, "--max-logprobs", 100, says="--max-logprobs: only 20")
+
     def test_what_asks_for_nothing_is_taken(self):
         """As generated command lines have it."""
         asked = (("--hf-overrides", "{}"), ("--kv-transfer-config", "{}"), ("--kv-transfer-config", "null"), ("--override-generation-config", "{}"), ("--default-chat-template-kwargs", "{}"), ("--speculative-config", "null"),

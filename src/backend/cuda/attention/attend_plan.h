@@ -90,8 +90,9 @@ struct BlockSpan {
   return {idx * each + (idx < more ? idx : more), each + (idx < more ? 1 : 0)};
 }
 
-// Of all kernels; device memory. A token sees the keys of its row up to its own position, at most `window` of them (0:
-// all). Pages are 16-byte aligned; what no visible position names may hold anything, and is not read into a sum.
+// What all kernels of attention take, in device memory. A token sees the keys of its row up to its own position, at
+// most `window` of them (0: all). Pages are 16-byte aligned; what no visible position names may hold anything, and is
+// not read into a sum.
 struct AttentionArgs {
   const float* q = nullptr;            // [tokens, heads, head_dim]
   float* out = nullptr;                // [tokens, heads, head_dim]

@@ -43,7 +43,7 @@ inline double q8_value(const std::vector<uint8_t>& blocks, int64_t idx) {
   return double{scale.to_float()} * static_cast<int8_t>(block[2 + idx % 32]);
 }
 
-// The same of a packed matrix: a row of a tile, a column.
+// The element in a row of a tile and a column of a packed matrix, exact.
 inline double packed_q8_value(const uint8_t* packed, int64_t cols, int64_t tile, int row, int64_t k) {
   const layout::Geometry g = layout::geometry(layout::Packing::kQ8, cols);
   const uint8_t* const pair =

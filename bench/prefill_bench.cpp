@@ -148,7 +148,7 @@ class Bench {
     std::fflush(stdout);
   }
   [[nodiscard]] double ideal(const Row& row) const {
-    return 1e6 * peaks_.ideal_seconds({.bytes = row.bytes, .flops = row.flops}) / row.us;
+    return 1e6 * peaks_.ideal_seconds(Cost{.bytes = row.bytes, .flops = row.flops}) / row.us;
   }
   AttentionArgs attention(const std::vector<backend::Row>& rows, int context, int window);
   [[nodiscard]] static SplitSums::Order sums_order() {  // of a dense GEMM

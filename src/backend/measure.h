@@ -32,12 +32,15 @@ struct DevicePeaks {
     }
     return best;
   }
-  // Seconds that a step takes at the least: in each stage the longer of reading and computing.
-  [[nodiscard]] double ideal_seconds(const StageCosts& costs) const {
+  // Seconds that it takes at the least: the longer of reading and computing.
+  [[nodiscard]] double ideal_seconds(const Cost& cost) const {
     const MatrixPeak* peak = exact_peak();
+    return std::max(cost.bytes / read_bytes_per_s, peak == nullptr ? 0 : cost.flops / peak->flops_per_s);
+  }
+  // The same of a step, stage by stage.
+  [[nodiscard]] double ideal_seconds(const StageCosts& costs) const {
     double seconds = 0;
-    for (const Cost& cost : costs)
-      seconds += std::max(cost.bytes / read_bytes_per_s, peak == nullptr ? 0 : cost.flops / peak->flops_per_s);
+    for (const Cost& cost : costs) seconds += ideal_seconds(cost);
     return seconds;
   }
 };

@@ -101,7 +101,7 @@ struct AttentionArgs {
   const int32_t* token_row = nullptr;  // [tokens] the row of the page table
   const int32_t* positions = nullptr;  // [tokens]
   const int32_t* pages = nullptr;      // [rows, pages_per_row]
-  KvPages kv;
+  KvPages kv{};
   int pages_per_row = 0, heads = 0, kv_heads = 0, window = 0;
   bool fp8 = false;         // queries and weights are rounded (backend/kv_dtype.h); pages are e4m3
   int head_dim = kHeadDim;  // another one by Attend alone

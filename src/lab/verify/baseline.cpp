@@ -56,7 +56,7 @@ std::string figures_text(const Json& figures) {
   std::string out;
   for (const Json& row : figures["rows"])
     out += fmt::format("{} {:.1f} t/s, ", label_of(row), number_in(row, "tokens_per_second.mean"));
-  return fmt::format("{}perplexity {:.4f}, KL {:.2e}, same top token {:.1f} %", out,
+  return fmt::format("{}perplexity of 1024 tokens {:.4f}, KL {:.2e}, same top token {:.1f} %", out,
                      number_in(figures, "accuracy.perplexity"), number_in(figures, "accuracy.kl"),
                      100 * number_in(figures, "accuracy.top1"));
 }

@@ -28,6 +28,7 @@ using backend::RunConfig;
 using Reference = nlohmann::json;
 
 constexpr int64_t kStageTokens = 24, kSeedTokens = 24, kLossTokens = 256, kTextTokens = 2048, kWindow = 512;
+constexpr const char* kScoredText = "perplexity of its text's first 2048 tokens";  // kTextTokens
 constexpr double kStageTolerance = 1e-4;                   // of nibble compare
 constexpr int64_t kMostReferenceBytes = int64_t{1} << 28;  // of weights: its loops are slow
 
@@ -57,7 +58,7 @@ class Correctness {
     each("finite stages", &Correctness::finite);
     each("stages of the reference", &Correctness::stages);
     each("tokens of the reference", &Correctness::same_tokens);
-    each("perplexity of its text", &Correctness::perplexity);
+    each(kScoredText, &Correctness::perplexity);
     each("lossy options", &Correctness::losses);
   }
 
@@ -151,15 +152,14 @@ class Correctness {
   }
 
   void perplexity() {
-    const std::string name = "perplexity of its text";
-    if (!reference_) return checks_.skip(name, "no reference.json and heldout.txt beside the model");
+    if (!reference_) return checks_.skip(kScoredText, "no reference.json and heldout.txt beside the model");
     std::vector<int32_t> ids = verify_tokens(subject_, kTextTokens);
     Terminal quiet({.quiet = true});
     ModelOptions exact = subject_.model;
     exact.run = exact_;
     const double want = (*reference_)["perplexity"], tolerance = reference_->value("tolerance", 0.002);
     const double found = score({subject_.source, exact, ids, kWindow}, quiet).perplexity();
-    checks_.add(name, std::abs(found - want) <= tolerance * want,
+    checks_.add(kScoredText, std::abs(found - want) <= tolerance * want,
                 fmt::format("{:.4f}, want {:.4f} within {:g} %", found, want, 100 * tolerance));
   }
 

@@ -1,15 +1,15 @@
 #pragma once
 // attend_decode: out = Σ_j p_j v_j, p = softmax([q · k_j / 8, sink]) for tokens one by one
-// source: torch/model.py sdpa; args: attend_plan.h AttentionArgs; keys, values as PageRow says; q f32, out f32 or
-// rounded grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's
-// keys), see
+// source: torch/model.py sdpa; args: attend_plan.h AttentionArgs
+// keys, values as PageRow says     q f32     out f32 or rounded
+// grid one CTA of 8 warps, 4 where there are many, 1 where there are more, per (kv head, chunk of a token's keys), see
 //      attend_units.cuh; warps take steps of 16 keys in turn, each through a ring of its own; the last CTA of a token
 //      and kv head adds the chunks' parts in their order
 // chain launched as a dependent: what a step leaves as it is (positions, pages, keys of earlier steps) is read before
 //      the dependency wait; the next kernel may start after it
 // mma  m16n8k16; the kv head's 8 query heads are rows 0..7 with the high halves of q (and of p), rows 8..15 the same
 //      heads with the low halves: the tile's idle half buys q and p of 16 bits
-// bytes keys * kv_heads * 2 rows per token; flops 4 * heads * 64 * keys per token
+// bytes keys * kv_heads * 2 rows per token, a row page_row_bytes (backend/kv_dtype.h); flops 4 * heads * 64 * keys
 // measured (H200, bf16, one token; between a qkv and an o, and as share of the read bandwidth in a chain of its own):
 //      window of 128 keys 2.2 µs; 128 keys 2.6; 2048 keys 4.7; 8192 keys 8.7; 32768 keys 20.4, 77 %; 131072 keys 91 %
 //      256 tokens of 20b, a warp each (H100): 1 to 32 keys 7.4 µs after rope_sums, where CTAs of 4 warps took 22; 1024

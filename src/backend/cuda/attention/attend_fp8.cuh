@@ -1,6 +1,7 @@
 #pragma once
 // attend_prefill in FP8: out = Σ_j p_j v_j / Σ_j p_j as in attend_prefill.cuh, of e4m3 pages whose codes are multiplied
-// as they lie. source: torch/model.py sdpa; args, grid, bytes and flops are any_attend_prefill's
+// as they lie     source: torch/model.py sdpa
+// args, grid, bytes and flops are any_attend_prefill's
 // mma  m16n8k32 of e4m3, by a policy (Products). Scores: k is dimensions in their order. Values: k is a page's keys in
 //      the order in which a lane holds their scores (pack_weights), so that weights become operands where they are; of
 //      a value ldmatrix.trans gives two neighbour dimensions, which two byte permutations part

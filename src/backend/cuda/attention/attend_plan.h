@@ -114,7 +114,7 @@ struct AttentionArgs {
   // Prefill kernel
   const AttendTile* tiles = nullptr;
   int tile_count = 0;
-  int ctas = 0;  // that share them, where the architecture plans so (PrefillPlan)
+  int ctas = 0;  // that share them, where the architecture plans so (Plan::grid)
 };
 
 // Grid: kv heads x chunks that there may be.

@@ -1,7 +1,7 @@
 #pragma once
 // sums.h on the device
 // mailboxes [phases][ranks][words] of 64 bits     values f32 or bf16     own, all f32
-// grid: 1024 words per CTA, in turns where there are more     bytes, flops: cost()
+// grid: 1024 words per CTA, in turns where there are more     bytes, flops: testing/costs.h
 // measured (2 x H100, NVLink): docs/decisions/0046-sums-on-the-way.md
 // rounding: f32 in the order of the ranks; bf16 once, at the end
 

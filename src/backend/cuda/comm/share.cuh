@@ -1,7 +1,7 @@
 #pragma once
 // sums.h on the device
 // values f32 or bf16     boxes: mailbox.h     own, all f32
-// grid: a CTA per chunk of 16 KB, in turns where there are more     bytes, flops: cost()
+// grid: a CTA per chunk of 16 KB, in turns where there are more     bytes, flops: testing/costs.h
 // measured (2 x H200, NVLink): docs/decisions/0046-sums-on-the-way.md
 // rounding: f32 in the order of the ranks; bf16 once, at the end
 

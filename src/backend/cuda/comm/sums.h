@@ -218,7 +218,7 @@ enum class SumWay : uint8_t {
   return bytes >= first_long_bytes(ranks) ? SumWay::kShares : SumWay::kPush;
 }
 
-// Messages of so many bytes and more are exchanged by two ranks: of 120b 91 tokens. Two H200, µs a step: pushes that
+// Messages of so many bytes and more are exchanged by two ranks: of 120b 89 tokens. Two H200, µs a step: pushes that
 // combine 748 at 64 tokens, 1077 at 128; combining and meeting 816 at 256
 // (bench/results/2026-11-26-h200-x2-exchange.json).
 inline constexpr int64_t kFirstExchangedBytes = 512 * 1024;

@@ -9,7 +9,7 @@
 // MX   a scale that leaves every weight of its block an f16 number is multiplied into the weights (two at a time); a
 //      stage with another scale is summed unscaled, scaled in f32 and added
 // Q8_0 weights are rounded to bf16 as they are widened: the bits of a product of that matrix
-// bytes, flops: cost()
+// bytes, flops: testing/costs.h
 // count (SASS of sm_90), instructions an mma: MXFP4 of 48 rows and 96 tokens 3.2, 64 tokens 4.0, of 32 rows 3.4
 // and 4.3;
 //      bf16 of 64 rows and 64 tokens 2.3. Cycles of shared memory an mma, of 6.4 that it takes an SM's quarter, at 64

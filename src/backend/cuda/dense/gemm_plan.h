@@ -135,9 +135,9 @@ struct GemmDown {
   uint16_t* y16 = nullptr;           // bf16 [tokens, rows]
 };
 
-// y[t, r] = W[r] · x[t] + bias[r]. Grouped (tiles given): t is a pair, W and bias are those of its expert, and x's row
+// y[t, r] = W[r] · x[t] + bias[r]. Of experts (tiles given): t is a pair, W and bias are those of its expert, x's row
 // is pair / x_share. Weights are packed as layout/packed.h says; x is of input_type. any_gemm: x row-major, 16-byte
-// aligned. sm90_gemm: x and u in the panels of layout/wgmma_b.h, of x_rows rows; grouped, a row is a place
+// aligned. sm90_gemm: x and u in the panels of layout/wgmma_b.h, of x_rows rows; of experts, a row is a place
 // (GroupTiles::Args) instead of a pair. sm121_mx_gemm: x and u are codes, in rows of layout/mx_b_n8k64.h. Products are
 // exact (sm90_gemm: but for MXFP4 scales below 2^-20), sums f32 in an order fixed by cols: bitwise repeatable, whatever
 // the other tokens.
@@ -148,8 +148,8 @@ struct GemmArgs {
   const Bf16* bias = nullptr;          // [experts or 1, rows] in the checkpoint's order, or null
   const uint16_t* x = nullptr;         // [*, cols]
   GemmPart parts[kGemmMaxParts] = {};  // a row lies in one of them
-  int rows = 0, cols = 0, tokens = 0;  // grouped: tokens is the number of pairs
-  // Grouped
+  int rows = 0, cols = 0, tokens = 0;  // of experts: tokens is the number of pairs
+  // Of experts
   ExpertTile* tiles = nullptr;  // with down: each list serves one launch
   const int32_t* tile_count = nullptr;
   const int32_t* pairs = nullptr;
@@ -275,7 +275,7 @@ void require_tiles(const GemmShape& shape);
 // Throws Error(kUnsupported) that prints the arguments when a launch cannot serve them.
 void check_args(const GemmArgs& args);
 
-// plan: plan_gemm of the same shape; grouped launches need the tile that their groups were made with.
+// plan: plan_gemm of the same shape; launches of experts need the tile that their groups were made with.
 struct AnyGemm {
   static constexpr Kernel kNames[] = {{"any_gemm<bf16>"}, {"any_gemm<mxfp8>"}, {"any_gemm<mxfp4>"}, {"any_gemm<q8_0>"}};
   static constexpr Kernel kGateUp{"any_gemm<gate_up>"};

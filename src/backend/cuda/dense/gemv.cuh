@@ -1,5 +1,5 @@
 #pragma once
-// y = W·x for 1 to 8 columns of activations, W bf16, MXFP8 or MXFP4     source: torch/model.py, Linear and MLPBlock
+// y = W·x for 1 to 8 columns of activations, W in any packing     source: torch/model.py, Linear and MLPBlock
 // W    tiles of 16 rows, layout/packed.h            x  see gemv_plan.h            sums f32
 // grid one CTA per SM, tiles interleaved (gemv_walk.h); a ring of 2..8 chunks filled by counted copies;
 //      warps: one per slice of K (consumers), one producer, one or two epilogues, which take turns unit by unit; no

@@ -8,9 +8,11 @@ namespace {
 constexpr int kWarps = kLinearWarps;
 
 // linear: out[t,r] = W[r,:] · x[t,:] + b[r]                          source: torch/model.py, every Linear
-// W bf16 [rows, cols]     b bf16 [rows] or none     x f32 [tokens, cols]     out f32 [tokens, rows], all row-major, 16
-// B aligned grid one warp per (kRows rows, kTokens tokens)     bytes rows * cols * 2 per kTokens tokens     flops 2 *
-// tokens * rows * cols rounding: f32, order fixed by cols: the same bits whatever the other tokens and the instance
+// W bf16 [rows, cols]     b bf16 [rows] or none     x f32 [tokens, cols]     out f32 [tokens, rows]
+// all row-major, 16-byte aligned
+// grid one warp per (kRows rows, kTokens tokens)
+// bytes rows * cols * 2 per kTokens tokens     flops 2 * tokens * rows * cols
+// rounding: f32, order fixed by cols: the same bits whatever the other tokens and the instance
 template <int kRows, int kTokens>
 __global__ void __launch_bounds__(kWarps* kWarpLanes, kRows* kTokens > 8 ? 3 : 6)
     any_linear_f32_bf16(const __grid_constant__ Linear::Args args) {

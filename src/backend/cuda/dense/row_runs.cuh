@@ -1,8 +1,8 @@
 #pragma once
 // The row tiles of a CTA, slice after slice, in equal runs, one for each of its warps: few row tiles keep all warps
 // busy, and no warp has more than another. (row_warps.cuh gives a warp whole row tiles.) Where a run ends inside a
-// tile, the warp that began the tile adds what those after it have of it, in their order. rounding: f32 sums in an
-// order fixed by the number of tiles and of warps: bitwise repeatable
+// tile, the warp that began the tile adds what those after it have of it, in their order.
+// rounding: f32 sums in an order fixed by the number of tiles and of warps: bitwise repeatable
 
 #include "backend/cuda/dense/row_warps.cuh"
 #include "backend/cuda/ptx/mbarrier.cuh"

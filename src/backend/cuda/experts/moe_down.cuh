@@ -5,7 +5,7 @@
 //      that it sees few experts; its warps take them in turn; columns: the expert's pairs
 // A row tile's experts lie in several CTAs. Each leaves its sums in global memory; the last one of a row tile adds
 // those of every token, in the order of k.
-// bytes, flops: cost()     rounding: f32 sums in an order fixed by the shape: bitwise repeatable
+// bytes, flops: testing/costs.h     rounding: f32 sums in an order fixed by the shape: bitwise repeatable
 
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/dense/row_warps.cuh"

@@ -4,7 +4,7 @@
 // grid one CTA per SM; the row tiles of all chosen experts in turn; column t = token t of every expert, so that the
 //      activations are loaded once
 // nothing starts, not even the next kernel, before the dependency wait: after this kernel the logits are complete
-// bytes, flops: cost()     rounding: row_runs.cuh
+// bytes, flops: testing/costs.h     rounding: row_runs.cuh
 
 #include "backend/cuda/experts/choice.cuh"
 #include "backend/cuda/dense/row_runs.cuh"

@@ -80,11 +80,13 @@ __device__ void run_tile(const PlainMoeArgs& args, int units, const Unit& unit) 
   }
 }
 
-// moe_gate_up: h[t,k,i] = swiglu(W[e] · x[t,:] + b[e]) for the topk experts e of token t     source: torch/model.py
-// MLPBlock, swiglu x f32 [tokens, hidden]     W mxfp4 [experts, 2*inter, hidden] as shipped, gate and up rows in turn
-// h f32 [tokens, topk, inter] grid one warp per (tile of pairs, gate and up row)     bytes per tile
-// 2*inter*hidden*17/32 + 8*(hidden + inter)*4 flops 4 * tokens * topk * inter * hidden     rounding: f32, order fixed
-// by hidden
+// moe_gate_up: h[t,k,i] = swiglu(W[e] · x[t,:] + b[e]) for the topk experts e of token t
+// source: torch/model.py MLPBlock, swiglu
+// x f32 [tokens, hidden]     W mxfp4 [experts, 2*inter, hidden] as shipped, gate and up rows in turn
+// h f32 [tokens, topk, inter]
+// grid one warp per (tile of pairs, gate and up row)
+// bytes per tile 2*inter*hidden*17/32 + 8*(hidden + inter)*4     flops 4 * tokens * topk * inter * hidden
+// rounding: f32, order fixed by hidden
 __global__ void __launch_bounds__(kThreads, 5) any_moe_gate_up_f32_mxfp4(const __grid_constant__ PlainMoeArgs args) {
   run_tile(args, args.inter, [&]<int kTokens>(const ExpertTile& tile, int i) { gate_up_unit<kTokens>(args, tile, i); });
 }
@@ -98,9 +100,9 @@ __global__ void __launch_bounds__(kThreads, 5) any_moe_down_f32_mxfp4(const __gr
            [&]<int kTokens>(const ExpertTile& tile, int i) { down_unit<kTokens>(args, tile, i); });
 }
 
-// moe_combine: delta[t,:] = Σ_k weights[t,k] * y[t,k,:], k rising                         source: torch/model.py
-// MLPBlock y f32 [tokens, topk, hidden]     grid one CTA per token     bytes tokens * hidden * 4 * (topk + 1) rounding:
-// f32
+// moe_combine: delta[t,:] = Σ_k weights[t,k] * y[t,k,:], k rising     source: torch/model.py MLPBlock
+// y f32 [tokens, topk, hidden]
+// grid one CTA per token     bytes tokens * hidden * 4 * (topk + 1)     rounding: f32
 __global__ void __launch_bounds__(kThreads) any_moe_combine_f32(const __grid_constant__ PlainMoeArgs args) {
   const int64_t token = blockIdx.x;
   const float* weights = args.expert_weights + token * args.topk;

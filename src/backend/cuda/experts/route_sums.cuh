@@ -1,13 +1,14 @@
 #pragma once
 // route_sums: x[t] += bias + sums[t]; inverse[t] = 1 / rms(x[t]); logits[t, e] = inverse[t] (norm * x[t]) · W[e]
-// + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments: route.h
-// RouteSums::Args
-// x f32 [tokens, hidden]     sums f32 [tokens, hidden], or bf16 by tiles, of one split or two     W bf16 [experts,
-// hidden] row-major grid one CTA per 32 or 64 tokens warps four by columns, 16 of a step's 64; the others by tokens, 16
-// each. Some steps ahead a warp copies what it
+// + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock
+// arguments: route.h RouteSums::Args
+// x f32 [tokens, hidden]     sums f32 [tokens, hidden], or bf16 by tiles, of one split or two
+// W bf16 [experts, hidden] row-major
+// grid one CTA per 32 or 64 tokens
+// warps four by columns, 16 of a step's 64; the others by tokens, 16 each. Some steps ahead a warp copies what it
 //      multiplies of x, all of them together W
 // mma  m16n8k16 in bf16: norm * x as the sum of two bf16, what it lacks of that is below 2^-17 of it
-// bytes, flops: cost(); W once per CTA from L2
+// bytes, flops: testing/costs.h; W once per CTA from L2
 // measured 2026-11-26 (H100, 128 experts x 2880, bf16 sums): 107 us at 8192 tokens (2.25 TB/s), of which 14 after the
 //      last product, half of these for ranges that it told then; 36.5 at 2048. 255 instructions of a warp a step
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens

@@ -1,8 +1,9 @@
 #pragma once
 // router: sum = x, or x + delta + rest; logits[t, e] = rmsnorm(sum[t]) · W[e] + b[e], and the rmsnorm for the experts
-// source: torch/model.py MLPBlock     x, delta, sum, logits f32, normed f16     x [tokens, hidden]     W bf16 [experts,
-// hidden] grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one
-// reduction bytes, flops: cost(Router::Args)     rounding: f32, order fixed by hidden
+// source: torch/model.py MLPBlock
+// x, delta, sum f32 [tokens, hidden]     logits f32     normed f16     W bf16 [experts, hidden]
+// grid one CTA per expert: weights wait in registers for x, so that the chain sees one read of x and one reduction
+// bytes, flops: testing/costs.h     rounding: f32, order fixed by hidden
 
 #include "backend/cuda/dense/gemv_ops.cuh"
 #include "backend/cuda/ptx/grid_dependency.cuh"

@@ -4,14 +4,14 @@
 // sums bf16 by tiles; of experts f32 or bf16 [tokens, topk, hidden]
 // out  bf16 by tiles
 // grid half a row tile of a token per thread: CTAs of eight tokens, whose tiles fill lines, by a part of the row
-// bytes, flops: cost(), and what PartPlaces sends crosses the link meanwhile
+// bytes, flops: testing/costs.h, and what PartPlaces sends crosses the link meanwhile
 // rounding: f32 in a fixed order, the result once
 
 #include "backend/cuda/norm_rope/norm_sums.cuh"
 
 namespace nibble::backend::cuda {
 
-// 480 threads are a sixth of a row of 2880.
+// A thread takes 8 values: 480 are a sixth of 8 tokens' rows of 2880.
 inline constexpr int kCombineThreads = 480;
 [[nodiscard]] constexpr int combine_parts(int hidden) { return (hidden + kCombineThreads - 1) / kCombineThreads; }
 

@@ -30,9 +30,10 @@ __global__ void __launch_bounds__(kThreads) any_embed_f32_bf16(const __grid_cons
 }
 
 // rmsnorm: sum[r,:] = x[i,:] + delta[i,:]; out[r,:] = sum[r,:] / sqrt(mean(sum[r,:]^2) + eps) * scale, i = which[r] or
-// r source: torch/model.py RMSNorm     x, delta f32 [*, hidden]     scale bf16 [hidden]     which int32 [rows] sum, out
-// f32 [rows, hidden], all row-major     grid one CTA per row bytes rows * hidden * (4 + 4, with a delta 4 + 4 more) +
-// hidden * 2     rounding: f32, order fixed by hidden
+// r     source: torch/model.py RMSNorm
+// x, delta f32 [*, hidden]     scale bf16 [hidden]     which int32 [rows]     sum, out f32 [rows, hidden], row-major
+// grid one CTA per row
+// bytes rows * hidden * (4 + 4, with a delta 4 + 4 more) + hidden * 2     rounding: f32, order fixed by hidden
 __global__ void __launch_bounds__(kThreads) any_rmsnorm_f32_bf16(const __grid_constant__ Rmsnorm::Args args) {
   __shared__ float warp_sums[kThreads / kWarpLanes];
   const int64_t from = args.which == nullptr ? blockIdx.x : args.which[blockIdx.x], to = blockIdx.x;

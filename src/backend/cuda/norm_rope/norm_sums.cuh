@@ -5,7 +5,7 @@
 // x, normed f32 [tokens, hidden]     sums f32 [splits, tokens, hidden], or bf16 by tiles; of experts f32 or bf16
 // [tokens, topk, hidden]     rounded: f16 or bf16, row-major or layout/wgmma_b.h
 // grid one CTA per token, eight columns per thread: with sums, those of half a row tile
-// bytes, flops: cost()
+// bytes, flops: testing/costs.h
 // predicted (H200, 64 tokens): 2.5 us with five splits, 2 us without; (H100, 8192 tokens, four experts in bf16) 150 us,
 //      measured 2026-11-22 in a prompt 159, 2048 tokens 41
 // rounding: f32, order fixed by hidden and splits

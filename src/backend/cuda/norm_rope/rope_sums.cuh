@@ -4,7 +4,7 @@
 // sums f32 [splits] of [tokens, rows], or bf16 by tiles: a tile of 16 rows holds 8 d of a head, and their 8 d + 32
 // q    f32 [tokens, heads, 64]     keys, values [page, kv_heads, kPageTokens, 64]
 // grid a thread per half tile; a warp has a head of the even or the odd four of eight tokens: of tiles whole lines
-// bytes, flops: cost()
+// bytes, flops: testing/costs.h
 // measured 2026-11-22 (H200, 120b, three splits in f32): 16 tokens 1.6 us, 64 2.4, 256 6.1; 2026-11-26 (H100, one split
 //      by tiles): 512 4.9, 2048 24.4, 8192 92 (2.6 TB/s)
 // rounding: f32, splits in their order

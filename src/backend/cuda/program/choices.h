@@ -33,7 +33,7 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 // logits.
 [[nodiscard]] bool has_gemms(KernelFamily kernel);
 [[nodiscard]] bool dense_by_gemm(KernelFamily kernel, const Dims& dims, int64_t tokens);
-// gemms: what they would be.
+// gemms: the plan that the card's GEMMs have for the step's experts.
 [[nodiscard]] bool experts_by_gemm(KernelFamily kernel, const ExpertsPlan& gemms, const Dims& dims, const Tuned& tuned,
                                    int64_t tokens);
 [[nodiscard]] bool logits_by_gemm(KernelFamily kernel, int64_t rows);

@@ -41,8 +41,9 @@ static_assert(mx_shared_bytes(InputType::kMxfp8, 128, 4096) <= kMxBlockBytes);
 static_assert(mx_ctas(128) * (mx_shared_bytes(InputType::kMxfp8, 128, 4096) + 1024) <= 100 * 1024, "two CTAs to an SM");
 
 // Whole tiles of tokens, of one expert where there are several, by whole blocks of rows; the grid takes them in turn.
-// All of a step's grouped launches must use the same tile: plan with the larger rows. shape.activations: kMxfp8, kMxfp6
-// or kMxfp4. tile_tokens 0: by the mean of an expert's pairs. Throws Error(kUnsupported) for a shape that has no tiles.
+// All of a step's launches of experts must use the same tile: plan with the larger rows. shape.activations: kMxfp8,
+// kMxfp6 or kMxfp4. tile_tokens 0: by the mean of an expert's pairs. Throws Error(kUnsupported) for a shape that has no
+// tiles.
 [[nodiscard]] GemmPlan plan_mx_gemm(const GemmShape& shape, const DeviceFacts& card, int tile_tokens = 0);
 // Attention over prompts in FP8. REQUIRES args.fp8. Throws Error(kUnsupported) for pages other than e4m3.
 struct Sm121AttendPrefill {

@@ -11,7 +11,7 @@
 // mma  weights on the m side; a warp has 2 row tiles x all tokens, so that a fragment of x serves two mma and a weight
 //      widens once; 32 tokens at a time, as many as the tile needs. m16n8k32 of MXFP4 weights as e5m2
 //      (layout/small_floats.h) and of MXFP8 weights; m16n8k64 of MXFP4 weights with MXFP4 codes
-// bytes, flops: mx_cost()
+// bytes, flops: testing/costs.h
 // predicted for GB10 (cycles of an SM per 64 k of a work of 128 tokens): m16n8k32 1024 (16 each for a quarter of an
 //      SM), m16n8k64 512; shared memory 320; widening 72 instructions of a warp beside 64 mma of MXFP4 weights, 16
 //      beside 64 of MXFP8 ones, 120 beside 32 m16n8k64; weights 4.3 KB (MXFP8: 8.4), of which DRAM brings 2 bytes a

@@ -6,7 +6,7 @@
 // warps two warpgroups multiply and store, two row tiles a warp, or three, one a warp; one more copies 64 k of both a
 //      stage, on into the next work
 // mma  wgmma, W from registers: half a stage of a row tile is loaded while the other's is multiplied
-// bytes, flops: cost()
+// bytes, flops: testing/costs.h
 // measured 2026-11-22 H100, 120b: 2048 tokens qkv 89 us, o 72; 8192: 417, 311; 256 tokens' logits 495, in two
 //      tiles of tokens 539. A work of o and 192 tokens multiplies for 101,400 cycles, of which wgmma needs 98,300, and
 //      stores for 8,200

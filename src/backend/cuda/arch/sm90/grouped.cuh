@@ -8,7 +8,7 @@
 // down waits, tile by tile, until all of gate_up's rows of the tile are stored: that lane counts what its CTA has
 //      stored of a tile when all its warps are done with it. All CTAs run at once: nobody waits in vain
 // mma  wgmma as in mxfp4_gemm.cuh, whose bits these are. REQUIRES what it requires of scales
-// bytes, flops: cost()
+// bytes, flops: testing/costs.h
 // bounds (cycles per 64 k of 256 rows, H200): DRAM 440 at 1.78 GHz, 395 at 1.6, where the power limit holds it;
 //      instructions 336; shared memory 136, and 32 for each 8 tokens
 // measured 2026-11-26 (H200, 120b, both products), share of reads: 12 tokens 156 us (81 %), 256 543 us (70 %)

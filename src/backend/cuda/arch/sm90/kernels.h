@@ -42,7 +42,7 @@ inline constexpr int kDenseTokens[] = {64, 96, 128, 160, 176, 192}, kDenseWide =
 [[nodiscard]] constexpr int dense_row_tiles(int tokens) { return tokens == kDenseWide ? 12 : 16; }
 
 // The tile that should finish first: of experts by the mean of an expert's pairs; of dense bf16 by what a CTA's tile
-// needs of the tensor cores and of L2. All of a step's grouped launches must use the same tile: plan with the larger
+// needs of the tensor cores and of L2. All of a step's launches of experts must use the same tile: plan with the larger
 // rows. Throws Error(kUnsupported) for a shape that has no tiles.
 [[nodiscard]] GemmPlan plan_sm90_gemm(const GemmShape& shape, int sms);
 [[nodiscard]] GemmPlan plan_sm90_gemm(const GemmShape& shape, int sms, int tile_tokens);

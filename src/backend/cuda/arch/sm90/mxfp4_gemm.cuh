@@ -1,6 +1,7 @@
 #pragma once
 // y = W·x for many tokens on wgmma: W in MXFP4, widened in registers to what x is multiplied in: f16 or, of the
-// experts, FP8 (docs/decisions/0033) source: torch/model.py, Linear and MLPBlock; arguments: dense/gemm_plan.h GemmArgs
+// experts, FP8 (docs/decisions/0033)     source: torch/model.py, Linear and MLPBlock
+// arguments: dense/gemm_plan.h GemmArgs
 // W    layout/packed.h     x and u  layout/wgmma_b.h panels, grouped by place; codes of rows: x in byte panels there
 //      panels with a scale a row, u in f16
 // grid one CTA per SM takes a work of every wave: 12 tiles of 16 rows (fewer in the last: mxfp4_waves.h), up to kTokens
@@ -22,7 +23,7 @@
 //      of rows: the same with the largest scale there is as top, and the upper byte is e5m2: exact for kByteScales
 //      scales below it, which REQUIRES holds. A tile's scales of x come with its last stage, which is held until the
 //      work is stored, and are multiplied into the sums before that
-// bytes, flops: cost()
+// bytes, flops: testing/costs.h
 // bounds (cycles per 64 k of 192 rows): wgmma 6 N; widening 178, which runs beside wgmma only where tiles are wide: 363
 //      of 204 and 178 for 32 tokens, 512 of 481 and 178 for 80; DRAM 477; prompts: 700 W, which hold the clock at
 //      1.5 GHz. Codes of rows: wgmma 3 N, instructions 280 of all warps, x and weights from L2 465 at 160 tokens

@@ -1,13 +1,13 @@
 #pragma once
 // norm_route: x[t] += bias + Σ_s sums[s, t]; normed[t] = rmsnorm(x[t]) * norm, in f32 and rounded; logits[t, e] =
-// normed[t] · W[e] + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock; arguments:
-// around_gemm.h NormRouteArgs
+// normed[t] · W[e] + b[e]; the topk largest and their softmax     source: torch/model.py RMSNorm, MLPBlock
+// arguments: experts/route.h NormRouteArgs
 // x, normed f32 [tokens, hidden]     sums as any_norm_sums takes them     W bf16 [experts, hidden] row-major
 // grid one cluster of eight CTAs per 8, 16 or 32 tokens, a CTA per eighth of the columns: it adds these up and
 //      multiplies them for all experts; W's come while the kernel before ends. Squares go to all CTAs, a token's parts
 //      of the logits to the one that chooses for it. Then each chooses, and stores what is normed of its columns
 // mma  m16n8k16, weights on the m side; norm * x as two bf16, which keep 16 bits
-// bytes, flops: cost(); W once per cluster from L2
+// bytes, flops: testing/costs.h; W once per cluster from L2
 // measured 2026-11-26 (H100, 128 experts x 2880, five splits, in a chain): 16 tokens 5.4 us, 32 5.5, 64 6.2; with
 //      clusters of 16 tokens 128 10.4, of 32 tokens 256 16.3
 // rounding: f32, order fixed by hidden: bitwise repeatable, whatever the other tokens

@@ -7,7 +7,7 @@
 //      tokens per consumer warp; producer warps copy 64 k of both operands a stage, the first weights before the kernel
 //      before has ended
 // mma  wgmma, weights from registers: a pair's run while the next pair's weights are loaded
-// bytes, flops: cost()
+// bytes, flops: testing/costs.h
 // measured 2026-11-22 H100, 120b, alone in a chain: 64 tokens qkv 11.5 us, o 9.4; 128: 12.7, 10.7; 256: 14.8, 12.7
 //      (sums in f32 17.5, 15.0; no sums 13.9, 11.9). A lane that copies alone costs 2 us (H200, bulk copies of 2 KB)
 // rounding: f32 sums in an order fixed by shape and card, then to bf16: bitwise repeatable, whatever the other tokens

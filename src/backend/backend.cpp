@@ -2,7 +2,6 @@
 
 #include "backend/run_config.h"
 #include "backend/shards.h"
-#include "base/dtype.h"
 #include "base/error.h"
 
 #include <algorithm>

@@ -5,10 +5,8 @@
 #include "base/random.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
-#include <string_view>
 #include <unordered_map>
 
 namespace nibble::backend {

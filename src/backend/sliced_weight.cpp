@@ -9,7 +9,6 @@
 #include <cstring>
 #include <functional>
 #include <numeric>
-#include <utility>
 
 namespace nibble::backend {
 namespace {

@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/mx.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <numbers>
 
-#include <unistd.h>
 
 namespace nibble {
 

@@ -3,7 +3,6 @@
 #include "base/error.h"
 
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <system_error>
 

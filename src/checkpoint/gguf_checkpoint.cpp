@@ -1,17 +1,14 @@
 #include "checkpoint/gguf_checkpoint.h"
 
 #include "base/error.h"
-#include "checkpoint/gguf.h"
 #include "checkpoint/strict_json.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <fstream>
-#include <optional>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 
 namespace nibble::checkpoint {
 namespace {

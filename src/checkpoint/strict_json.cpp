@@ -1,13 +1,6 @@
 #include "checkpoint/strict_json.h"
 
-#include "base/error.h"
-
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
-#include <functional>
-#include <set>
-#include <vector>
 
 namespace nibble::checkpoint {
 namespace {

@@ -10,7 +10,6 @@
 #include "model/config.h"
 #include "model/manifest.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>

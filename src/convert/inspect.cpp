@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "model/manifest.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace nibble::convert {

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <functional>
 #include <string>
-#include <string_view>
 
 namespace nibble::convert {
 

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <map>
 #include <new>
-#include <string>
 #include <utility>
 
 namespace nibble::convert {

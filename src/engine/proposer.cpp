@@ -4,7 +4,6 @@
 #include "engine/draft_model_proposer.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace nibble::engine {
 namespace {

@@ -3,7 +3,6 @@
 #include "base/error.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace nibble::engine {
 namespace {

@@ -16,7 +16,6 @@
 #include <optional>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace nibble::hub {
 namespace {

@@ -9,9 +9,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <span>
 #include <string_view>
-#include <utility>
 
 namespace nibble::hub {
 namespace {

@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include <unistd.h>
 

@@ -4,34 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 namespace nibble::model {
 namespace {
 
 using backend::Slot;
-
-// The slots that a stage has just written, or is the last to write: some backends choose experts while they multiply,
-// or rotate q while they make it.
-std::span<const Slot> slots_of(Stage stage) {
-  static constexpr Slot kResidual[] = {Slot::kResidual};
-  static constexpr Slot kAttnIn[] = {Slot::kResidual, Slot::kNormed, Slot::kQkv};
-  static constexpr Slot kAttend[] = {Slot::kQ, Slot::kAttn};
-  static constexpr Slot kAttnOut[] = {Slot::kDelta};
-  static constexpr Slot kRoute[] = {Slot::kResidual, Slot::kNormed, Slot::kRouterLogits};
-  static constexpr Slot kMoe[] = {Slot::kExpertIds, Slot::kExpertWeights, Slot::kExpertHidden, Slot::kDelta};
-  static constexpr Slot kLogits[] = {Slot::kLogits};
-  switch (stage) {
-    case Stage::kEmbed: return kResidual;
-    case Stage::kAttnIn: return kAttnIn;
-    case Stage::kAttend: return kAttend;
-    case Stage::kAttnOut: return kAttnOut;
-    case Stage::kRoute: return kRoute;
-    case Stage::kMoe: return kMoe;
-    case Stage::kLogits: return kLogits;
-  }
-  return {};
-}
 
 struct Snapshot {
   Stage stage;
@@ -72,6 +49,19 @@ StageDifference difference(const Snapshot& a, const Snapshot& b) {
 }
 
 }  // namespace
+
+std::span<const backend::Slot> slots_of(Stage stage) {
+  static constexpr Slot kResidual[] = {Slot::kResidual};
+  static constexpr Slot kAttnIn[] = {Slot::kResidual, Slot::kNormed, Slot::kQkv};
+  static constexpr Slot kAttend[] = {Slot::kQ, Slot::kAttn};
+  static constexpr Slot kAttnOut[] = {Slot::kDelta};
+  static constexpr Slot kRoute[] = {Slot::kResidual, Slot::kNormed, Slot::kRouterLogits};
+  static constexpr Slot kMoe[] = {Slot::kExpertIds, Slot::kExpertWeights, Slot::kExpertHidden, Slot::kDelta};
+  static constexpr Slot kLogits[] = {Slot::kLogits};
+  static constexpr std::span<const Slot> kOf[backend::kStages] = {kResidual, kAttnIn, kAttend, kAttnOut,
+                                                                  kRoute,    kMoe,    kLogits};
+  return kOf[static_cast<size_t>(stage)];
+}
 
 Comparison compare(const Side& a, const Side& b, const Step& step, double tolerance) {
   const std::vector<Snapshot> on_a = run(a, step), on_b = run(b, step);

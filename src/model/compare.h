@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace nibble::model {
@@ -33,6 +34,10 @@ struct Side {
   backend::Backend& be;
   const GptOss& model;
 };
+
+// The slots that a stage has just written, or is the last to write: some backends choose experts while they multiply,
+// or rotate q while they make it. A backend does not show what it fused away.
+[[nodiscard]] std::span<const backend::Slot> slots_of(Stage stage);
 
 // The step samples nothing. `tolerance` bounds StageDifference::largest.
 [[nodiscard]] Comparison compare(const Side& a, const Side& b, const Step& step, double tolerance);

@@ -1,7 +1,6 @@
 #include "model/gpt_oss.h"
 
 #include "base/error.h"
-#include "model/config.h"
 
 #include <algorithm>
 #include <utility>

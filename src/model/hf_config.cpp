@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 namespace nibble::model {

@@ -11,7 +11,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>

@@ -1,7 +1,6 @@
 #include "server/api.h"
 
 #include "server/chat_service.h"
-#include "server/http.h"
 #include "server/json_fields.h"
 #include "server/page.h"
 

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <new>
-#include <string_view>
-#include <utility>
 
 namespace nibble::server {
 namespace {

@@ -6,8 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
-#include <utility>
 
 namespace nibble::server {
 namespace {

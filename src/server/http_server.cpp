@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "server/http_connection.h"
-#include "server/http.h"
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>

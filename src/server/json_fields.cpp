@@ -10,7 +10,6 @@
 #include <iterator>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 namespace nibble::server {
 namespace {

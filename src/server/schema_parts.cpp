@@ -1,10 +1,8 @@
 #include "server/schema_parts.h"
 
 #include "base/number_in.h"
-#include "server/json_fields.h"
 #include "text/raw_grammar.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -3,20 +3,17 @@
 #include "base/error.h"
 #include "text/grammar_rules.h"
 #include "text/json_schema.h"
-#include "text/text_stream.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <map>
 #include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 namespace nibble::text {
 namespace {

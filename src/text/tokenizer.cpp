@@ -2,7 +2,6 @@
 
 #include "text/pretokenize.h"
 #include "text/text_stream.h"
-#include "text/tokenizer_parts.h"
 
 #include "base/error.h"
 #include "base/mmap_file.h"

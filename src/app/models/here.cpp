@@ -8,7 +8,6 @@
 #include "app/setup/terminal.h"
 #include "base/error.h"
 #include "base/read_json.h"
-#include "hub/cache.h"
 #include "hub/kind.h"
 
 #include <fmt/format.h>

@@ -21,7 +21,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>

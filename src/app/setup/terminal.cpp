@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
-#include <utility>
 
 #include <poll.h>
 #include <sys/ioctl.h>

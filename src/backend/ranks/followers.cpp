@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
-#include <exception>
 #include <optional>
 #include <utility>
 

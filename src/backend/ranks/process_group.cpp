@@ -25,7 +25,6 @@
 #include <deque>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <functional>
 #include <iterator>
 #include <optional>
 #include <span>

@@ -3,13 +3,11 @@
 
 #include "backend/ranks/process_group.h"
 #include "backend/ranks/transport.h"
-#include "base/error.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <variant>
 #include <vector>
 

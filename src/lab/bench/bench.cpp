@@ -5,30 +5,24 @@
 #include "app/setup/loaded_model.h"
 #include "app/setup/memory_budget.h"
 #include "app/setup/named_model.h"
-#include "app/setup/terminal.h"
 #include "backend/cost.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/measure.h"
 #include "backend/cuda/card/measure.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
-#include "base/read_json.h"
 #include "lab/bench/bench.h"
 #include "lab/bench/loop.h"
 #include "lab/bench/profile.h"
 #include "lab/bench/rows.h"
 #include "lab/results/compare.h"
-#include "lab/results/metadata.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <numeric>
 #include <optional>
-#include <span>
-#include <string>
 #include <vector>
 
 namespace nibble::app {

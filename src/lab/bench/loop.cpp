@@ -3,8 +3,6 @@
 #include "base/error.h"
 #include "base/random.h"
 
-#include <algorithm>
-#include <chrono>
 #include <limits>
 #include <utility>
 

@@ -35,10 +35,7 @@
 #include <memory>
 #include <optional>
 #include <random>
-#include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 namespace nibble::app {
 namespace {

@@ -22,8 +22,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <tuple>
 
 #include <sys/resource.h>

@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/read_json.h"
 #include "lab/bench/rows.h"
-#include "lab/results/metadata.h"
 
 #include <fmt/format.h>
 

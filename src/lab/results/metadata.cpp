@@ -23,7 +23,6 @@
 #include <iterator>
 #include <memory>
 #include <set>
-#include <vector>
 
 #include <sys/resource.h>
 #include <sys/utsname.h>

@@ -1,7 +1,6 @@
 #include "lab/verify/features.h"
 
 #include "app/options/option.h"
-#include "app/setup/terminal.h"
 #include "base/error.h"
 #include "engine/draft_model_proposer.h"
 #include "lab/bench/loop.h"
@@ -12,13 +11,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <memory>
-#include <span>
 #include <utility>
 
 namespace nibble::app {

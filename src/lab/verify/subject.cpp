@@ -9,6 +9,7 @@
 #include "engine/step_builder.h"
 #include "lab/bench/loop.h"
 #include "lab/results/metadata.h"
+#include "model/compare.h"
 
 #include <fmt/format.h>
 
@@ -28,22 +29,8 @@ constexpr int64_t kSmokePrompt = 12, kSmokeTokens = 16;
 using backend::Slot;
 using backend::Stage;
 
-// The slots that a stage has written. A backend does not show what it fused away.
-std::vector<Slot> written_by(Stage stage) {
-  switch (stage) {
-    case Stage::kEmbed: return {Slot::kResidual};
-    case Stage::kAttnIn: return {Slot::kResidual, Slot::kNormed, Slot::kQkv};
-    case Stage::kAttend: return {Slot::kAttn};
-    case Stage::kAttnOut: return {Slot::kDelta};
-    case Stage::kRoute: return {Slot::kResidual, Slot::kNormed, Slot::kRouterLogits};
-    case Stage::kMoe: return {Slot::kExpertWeights, Slot::kExpertHidden, Slot::kDelta};
-    case Stage::kLogits: return {Slot::kLogits};
-  }
-  return {};
-}
-
 std::string not_finite_in(backend::Backend& be, Stage stage, int layer) {
-  for (const Slot slot : written_by(stage)) {
+  for (const Slot slot : model::slots_of(stage)) {
     const backend::SlotData data = be.peek(slot);
     const auto bad = std::ranges::find_if_not(data.values, [](float v) { return std::isfinite(v); });
     if (bad == data.values.end()) continue;

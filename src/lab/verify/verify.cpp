@@ -6,7 +6,6 @@
 #include "app/setup/commands.h"
 #include "app/setup/named_model.h"
 #include "base/error.h"
-#include "engine/engine.h"
 #include "lab/bench/loop.h"
 #include "lab/results/metadata.h"
 #include "lab/verify/features.h"
@@ -14,12 +13,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
-#include <functional>
 #include <map>
-#include <optional>
-#include <string>
 #include <utility>
 
 namespace nibble::app {

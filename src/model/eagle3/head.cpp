@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <set>
-#include <string>
 #include <utility>
 
 namespace nibble::model::eagle3 {

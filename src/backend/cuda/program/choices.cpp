@@ -157,7 +157,7 @@ bool experts_by_gemm(KernelFamily kernel, const ExpertsPlan& gemms, const Dims& 
   if (fused_step(d, tokens)) return false;
   if (kernel != KernelFamily::kAuto) return kernel == KernelFamily::kGemm;
   const int64_t pairs = tokens * d.topk;
-  // Both products in one launch want equal widths, which a rank with some columns of every expert does not have.
+  // A rank with some columns of every expert has other widths: small steps were not measured to gain there.
   const bool whole = gemms.at_once && d.inter == d.hidden, apart = !whole && !gemms.row_codes;
   const bool few = whole && std::min(pairs, d.experts) <= tuned.gemm_at_once_pairs;
   const int64_t grouped = apart ? std::max(tuned.grouped_pairs, tuned.grouped_pairs_apart) : tuned.grouped_pairs;

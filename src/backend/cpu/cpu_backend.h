@@ -21,6 +21,10 @@ namespace nibble::backend {
 // them. Throws Error(kUnsupported) where this CPU lacks what is asked for.
 [[nodiscard]] RunConfig resolved_cpu(const RunConfig& run);
 
+// Bytes of the copy that screens logits (backend/screen.h) of an unembedding that is held so; 0: there is none. Throws
+// what resolved_cpu() throws.
+[[nodiscard]] int64_t cpu_screened_bytes(const Dims& dims, WeightFormat format, const RunConfig& run);
+
 // Throws what resolved_cpu() throws.
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run);
 

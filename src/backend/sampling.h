@@ -155,7 +155,8 @@ struct SampleRow {
   int32_t given = -1;                // >= 0: nothing is drawn, this is the token (for its logprobs)
 };
 
-// Steps whose logits were screened (RunConfig::screened_head), and the tiles of 16 rows that were computed in them.
+// Steps whose logits were screened (RunConfig::screened_head), and the tiles of 16 rows that had candidates in them: a
+// card computes all 16.
 struct ScreenCounts {
   int64_t steps = 0, tiles = 0;
 };

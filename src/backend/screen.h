@@ -26,7 +26,8 @@ inline constexpr float kOfRows = 0x1p-16f, kOfNoise = 0x1p-17f;
 inline constexpr float kRowUp = 1.0f + 0x1p-9f;
 
 // How far above its value by the short copy a row's logit may be.
-[[nodiscard]] constexpr float above_screened(const ScreenedToken& own, float lost, float kept) {
+template <class Floats>
+[[nodiscard]] constexpr Floats above_screened(const ScreenedToken& own, Floats lost, Floats kept) {
   return own.length * lost + own.missed * kept + own.rounding;
 }
 // What a row of this exact product v · w has at the least, without what all have in common.

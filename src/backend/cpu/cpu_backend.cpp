@@ -571,6 +571,12 @@ int64_t cpu_screened_bytes(const Dims& dims, WeightFormat format, const RunConfi
   return has && has_room_to_screen(bytes, memory_limit()) ? bytes : 0;
 }
 
+void set_cpu_screen(CostModel& cost, const RunConfig& run) {
+  const WeightFormat format = cost.formats.of_role[static_cast<size_t>(WeightRole::kUnembedding)];
+  cost.screened_bytes = cpu_screened_bytes(cost.dims, format, run);
+  cost.screened_rows = cpu::screened_tokens(format);
+}
+
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run) {
   require_taken(type_of(run.kv_type()), BackendKind::kCpu);
   return std::make_unique<CpuBackend>(config, resolved_cpu(run));

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -18,22 +18,41 @@ constexpr int kDigit = 7, kMostSteps = 63 << kDigit;  // bits of the low digit; 
 constexpr int64_t kTileChunk = 4;                     // tiles that a thread takes at once
 constexpr double kMostProduct = 1e30;                 // of |v||w|, or logits by a small temperature leave the floats
 
-constexpr size_t kLanes = 16;  // sums side by side, of which compilers make vectors
+// Four lanes at a time, in an instruction set that all processors of a build have; sums are of sixteen.
+using Four [[gnu::vector_size(16)]] = float;
+using FourInts [[gnu::vector_size(16)]] = int32_t;
+constexpr size_t kFours = 4, kLanes = 4 * kFours;
 static_assert(kLanes == kScreenRows && kLanes <= kMxBlock);
-using Lanes = std::array<float, kLanes>;
+struct Lanes {
+  Four four[kFours] = {};
+  [[nodiscard]] float sum() const {
+    float all = 0;
+    for (const Four& each : four) all += (each[0] + each[1]) + (each[2] + each[3]);
+    return all;
+  }
+};
 
-float sum(const Lanes& lanes) {
-  float all = 0;
-  for (const float lane : lanes) all += lane;
-  return all;
+template <class Vector = Four>
+Vector load(const void* p) {
+  Vector v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
 }
+void store(Four v, float* p) { std::memcpy(p, &v, sizeof v); }
+Four largest(Four a, Four b) { return a < b ? b : a; }
+float top_of(Four v) { return std::max(std::max(v[0], v[1]), std::max(v[2], v[3])); }
 
 // To the nearest, below 2^22: without a call.
-float nearest(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+template <class T>
+T nearest(T x) {
+  return (x + 0x1.8p23f) - 0x1.8p23f;
+}
 
-float code_of(float value, float inverse) {
+Four code_of(Four value, float inverse) {
   constexpr auto kMost = static_cast<float>(kMostCode);
-  return nearest(std::min(std::max(value * inverse, -kMost), kMost));
+  value = value * inverse;
+  value = value < -kMost ? Four{} - kMost : value;
+  return nearest(value > kMost ? Four{} + kMost : value);
 }
 
 // What a block has once int8 products have rounded it.
@@ -46,19 +65,20 @@ void round_block(std::span<float> x) {
 
 // No less than gumbel(), and hardly more. -log(-log(u)) <= -log(1 - u), and a float's bits, read as a line between
 // powers of two, are no more than its logarithm.
-float most_gumbel(uint32_t word) {
-  const float odd = static_cast<float>(static_cast<int32_t>((0x1000000 - (word >> 9) * 2) - 1));  // (1 - u) 2^24
-  const float log2 = static_cast<float>(std::bit_cast<int32_t>(odd)) * 0x1p-23f - 127;
-  return (24 - log2) * 0.6931472f + 4 * kOfNoise;
+Four most_gumbel(FourInts words) {
+  const Four odd = __builtin_convertvector(0xffffff - ((words >> 9) & 0x7fffff) * 2, Four);  // (1 - u) 2^24
+  const Four log2 = __builtin_convertvector(load<FourInts>(&odd), Four) * 0x1p-23f - 127.0f;
+  return (24.0f - log2) * 0.6931472f + 4 * kOfNoise;
+}
+
+// visit(which four of the lanes, column) for every fourth column.
+template <class Visit>
+void each_four(std::span<const float> row, const Visit& visit) {
+  for (size_t k = 0; k < row.size(); k += kLanes)
+    for (size_t i = 0; i < kFours; ++i) visit(i, k + 4 * i);
 }
 
 }  // namespace
-
-template <class Visit>
-void Screen::each_lane(const Visit& visit) const {
-  for (size_t k = 0; k < static_cast<size_t>(cols_); k += kLanes)
-    for (size_t j = 0; j < kLanes; ++j) visit(j, k + j);
-}
 
 bool Screen::serves(WeightFormat format, int64_t rows, int64_t cols) {
   using enum WeightFormat;
@@ -98,62 +118,65 @@ Screen::Screen(const Matrix& matrix, const Kernels& kernels, ThreadPool& pool)
     rms_[k] = serves ? static_cast<float>(rms) : 1.0f;
     inverse_[k] = 1 / rms_[k];
   }
-  std::vector<double> longest(static_cast<size_t>(pool.threads()));
+  std::vector<float> longest(static_cast<size_t>(pool.threads()));
   pool.parallel_chunks(rows_ / kScreenRows, kTileChunk, [&](IndexRange range) {
     std::vector<float> own(cols);
-    double& most = longest[static_cast<size_t>(range.thread_idx)];
+    float& most = longest[static_cast<size_t>(range.thread_idx)];
     for (int64_t r = range.begin * kScreenRows; r < range.end * kScreenRows; ++r) {
       kernels.decode(matrix.at(r, 1), own.data());
-      const double length = copy_row(r, own);
-      most = std::isfinite(length) ? std::max(most, length) : std::numeric_limits<double>::infinity();
+      const float length = copy_row(r, own);
+      most = std::isfinite(length) ? std::max(most, length) : std::numeric_limits<float>::infinity();
     }
   });
-  longest_ = *std::ranges::max_element(longest);
+  longest_ = *std::ranges::max_element(longest) * kRowUp;
 }
 
-double Screen::copy_row(int64_t r, std::span<float> row) {
-  double squares = 0;
-  for (const float w : row) squares += double{w} * w;
-  Lanes sums{}, tops{};
-  each_lane([&](size_t j, size_t k) {
-    const float value = row[k] = (row[k] - mean_[k]) * inverse_[k];
-    sums[j] += value * value;
-    tops[j] = std::max(tops[j], std::abs(value));
+float Screen::copy_row(int64_t r, std::span<float> row) {
+  Lanes squares, normed, tops;
+  each_four(row, [&](size_t i, size_t k) {
+    const Four w = load(&row[k]), value = (w - load(&mean_[k])) * load(&inverse_[k]);
+    squares.four[i] += w * w;
+    normed.four[i] += value * value;
+    tops.four[i] = largest(tops.four[i], largest(value, -value));
+    store(value, &row[k]);
   });
-  const float top = *std::ranges::max_element(tops), rms = std::sqrt(sum(sums) / static_cast<float>(cols_));
+  const float top =
+      top_of(largest(largest(tops.four[0], tops.four[1]), largest(tops.four[2], tops.four[3])));
+  const float rms = std::sqrt(normed.sum() / static_cast<float>(cols_));
   // Of three scales the one that loses the least: of the largest value, or of so many rms, beyond which values lose
   // more and all others less.
   float least = std::numeric_limits<float>::infinity(), scale = 1;
   for (const float reach : {top, 4.5f * rms, 3.3f * rms}) {
     if (!(reach > 0 && reach <= top)) continue;
     const float step = reach / kMostCode, inverse = kMostCode / reach;
-    Lanes lost{};
-    each_lane([&](size_t j, size_t k) {
-      const float rest = row[k] - step * code_of(row[k], inverse);
-      lost[j] += rest * rest;
+    Lanes lost;
+    each_four(row, [&](size_t i, size_t k) {
+      const Four value = load(&row[k]), rest = value - step * code_of(value, inverse);
+      lost.four[i] += rest * rest;
     });
-    if (sum(lost) < least) least = sum(lost), scale = step;
+    if (lost.sum() < least) least = lost.sum(), scale = step;
   }
-  Lanes lost{}, kept{};
-  const float inverse = 1 / scale;
-  each_lane([&](size_t j, size_t k) {
-    const float code = code_of(row[k], inverse), rest = row[k] - scale * code;
-    lost[j] += rest * rest;
-    kept[j] += scale * code * (scale * code);
-    row[k] = code;
+  Lanes lost, kept;
+  each_four(row, [&](size_t i, size_t k) {
+    const Four value = load(&row[k]), code = code_of(value, 1 / scale), q = scale * code, rest = value - q;
+    lost.four[i] += rest * rest;
+    kept.four[i] += q * q;
+    store(code, &row[k]);
   });
   const auto at = static_cast<size_t>(r);
   scale_[at] = scale;
-  lost_[at] = std::sqrt(sum(lost)) * kRowUp;
-  kept_[at] = std::sqrt(sum(kept)) * kRowUp;
+  kept_[at] = std::sqrt(kept.sum()) * kRowUp;
+  lost_[at] = std::sqrt(lost.sum()) * kRowUp;
   lost_[at] += kOfRows * (lost_[at] + kept_[at]);
   uint8_t* to = codes_.as<uint8_t>() + r / kScreenRows * tile_bytes() + r % kScreenRows * 4;
-  const auto code = [&](int64_t k) { return static_cast<int>(row[static_cast<size_t>(k)]) + kZeroCode; };
-  for (int64_t k = 0; k < cols_; k += kScreenColumns, to += 3 * kScreenPlane)
-    for (int j = 0; j < 3; ++j)
-      for (int c = 0; c < 4; ++c)
-        to[j * kScreenPlane + c] = static_cast<uint8_t>(code(k + 4 * j + c) | (code(k + 12 + c) >> 2 * j & 3) << 6);
-  return std::sqrt(squares);
+  for (size_t k = 0; k < row.size(); k += kScreenColumns, to += 3 * kScreenPlane) {
+    std::array<int32_t, kScreenColumns> codes;
+    for (size_t j = 0; j < codes.size(); ++j) codes[j] = static_cast<int32_t>(row[k + j]) + kZeroCode;
+    for (size_t j = 0; j < 3; ++j)
+      for (size_t c = 0; c < 4; ++c)
+        to[j * kScreenPlane + c] = static_cast<uint8_t>(codes[4 * j + c] | (codes[12 + c] >> 2 * j & 3) << 6);
+  }
+  return lost_[at] < std::numeric_limits<float>::infinity() ? std::sqrt(squares.sum()) : lost_[at];
 }
 
 bool Screen::prepare(const Step& step, int t) {
@@ -208,30 +231,33 @@ void Screen::look(const Step& step, int64_t tile, std::span<Best> best) {
   for (size_t t = 0; t < best.size(); ++t) {
     const Token& own = tokens_[t];
     const SampleRow& draw = step.rows[t];
-    std::array<uint32_t, kScreenRows> words{};
-    Lanes noise{}, values;
-    for (size_t j = 0; own.temperature > 0 && j < kLanes; j += 4) {
-      const Philox4 four = philox(draw.params->seed, (first + j) / 4, static_cast<uint64_t>(draw.position));
-      std::ranges::copy(four, words.begin() + static_cast<int64_t>(j));
-    }
-    if (own.temperature > 0)
-      for (size_t j = 0; j < kLanes; ++j) noise[j] = own.temperature * most_gumbel(words[j]);
+    std::array<float, kLanes> values, keys;  // by the copy; with the most noise
+    std::array<uint32_t, kLanes> words;
     float* const most = step.scratch + t * static_cast<size_t>(rows_) + first;
     const int32_t* const of = sums.data() + t * 2 * kLanes;
-    bool any = false;
-    for (size_t j = 0; j < kLanes; ++j) {
-      const auto high = static_cast<float>(of[j] - kZeroCode * own.sums[0]);
-      const auto low = static_cast<float>(of[kLanes + j] - kZeroCode * own.sums[1]);
-      values[j] = scale_[first + j] * own.step * (high * (1 << kDigit) + low);
-      most[j] = values[j] + noise[j] + above_screened(own, lost_[first + j], kept_[first + j]);
-      any |= values[j] + noise[j] > best[t].value;
+    Four tops = Four{} - std::numeric_limits<float>::infinity(), top_keys = tops;
+    for (size_t j = 0; j < kLanes; j += 4) {
+      const FourInts high = load<FourInts>(of + j) - kZeroCode * own.sums[0];
+      const FourInts low = load<FourInts>(of + kLanes + j) - kZeroCode * own.sums[1];
+      const Four digits = __builtin_convertvector(high, Four) * (1 << kDigit) + __builtin_convertvector(low, Four);
+      const Four value = load(&scale_[first + j]) * (own.step * digits);
+      Four key = value;
+      if (own.temperature > 0) {
+        const Philox4 four = philox(draw.params->seed, (first + j) / 4, static_cast<uint64_t>(draw.position));
+        std::ranges::copy(four, words.begin() + static_cast<int64_t>(j));
+        key += own.temperature * most_gumbel(load<FourInts>(&words[j]));
+      }
+      store(value, &values[j]);
+      store(key, &keys[j]);
+      key += above_screened(own, load(&lost_[first + j]), load(&kept_[first + j]));
+      store(key, most + j);
+      tops = largest(tops, key);
+      top_keys = largest(top_keys, load(&keys[j]));
     }
-    float& top = most_[t * static_cast<size_t>(rows_ / kScreenRows) + static_cast<size_t>(tile)];
-    top = -std::numeric_limits<float>::infinity();
-    for (size_t j = 0; j < kLanes; ++j)
-      if (!(most[j] <= top)) top = most[j];
-    for (size_t j = 0; any && j < kLanes; ++j) {
-      if (values[j] + noise[j] <= best[t].value) continue;
+    most_[t * static_cast<size_t>(rows_ / kScreenRows) + static_cast<size_t>(tile)] = top_of(tops);
+    if (top_of(top_keys) <= best[t].value) continue;
+    for (size_t j = 0; j < kLanes; ++j) {
+      if (keys[j] <= best[t].value) continue;
       const float value = own.temperature > 0 ? values[j] + own.temperature * gumbel(words[j]) : values[j];
       if (value > best[t].value) best[t] = {value, static_cast<int32_t>(first + j)};
     }

@@ -55,11 +55,8 @@ class Screen {
   };
 
   [[nodiscard]] int64_t tile_bytes() const { return kScreenRows * cols_ * 3 / 4; }
-  // visit(lane, column) for every column.
-  template <class Visit>
-  void each_lane(const Visit& visit) const;
   // Returns |w|. Changes the row.
-  double copy_row(int64_t r, std::span<float> row);
+  float copy_row(int64_t r, std::span<float> row);
   // Rounds a token; false where no bound would hold.
   [[nodiscard]] bool prepare(const Step& step, int t);
   void look(const Step& step, int64_t tile, std::span<Best> best);

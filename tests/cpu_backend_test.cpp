@@ -448,7 +448,7 @@ TEST(CpuBackend, a_screened_step_draws_what_all_logits_draw_and_shows_all) {
       if (kernels.screen == nullptr) continue;
       const auto make = [&](backend::ScreenedHead screened) {
         return backend::make_cpu_backend(
-            made, {.threads = 2, .activations = Activations::kInt8, .isa = isa, .screened_head = screened, .poison = true});
+            made, {.threads = 2, .activations = Activations::kInt8, .screened_head = screened, .isa = isa, .poison = true});
       };
       const auto be = make(backend::ScreenedHead::kAuto), all = make(backend::ScreenedHead::kOff);
       const model::GptOss gpt = model::load(*be, config, weights.all()), same = model::load(*all, config, weights.all());

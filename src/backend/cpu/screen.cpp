@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 namespace nibble::backend::cpu {
@@ -110,12 +111,15 @@ Screen::Screen(const Matrix& matrix, const Kernels& kernels, ThreadPool& pool)
     kernels.decode(matrix.at(r, 1), row_.data());
     for (size_t k = 0; k < cols; ++k) sums[k] += row_[k], squares[k] += double{row_[k]} * row_[k];
   }
+  // A column of one value has no rms; a small one, or it would have the largest x'.
+  const double all = std::accumulate(squares.begin(), squares.end(), 0.0) / static_cast<double>(count * cols_);
+  const double least = std::max(std::sqrt(all) / 1000, 1e-20);
   for (size_t k = 0; k < cols; ++k) {
     const double mean = sums[k] / static_cast<double>(count);
     const double rms = std::sqrt(std::max(squares[k] / static_cast<double>(count) - mean * mean, 0.0));
-    const bool serves = rms > 1e-20 && rms < 1e20 && std::abs(mean) < 1e20;
+    const bool serves = least < 1e20;
     mean_[k] = serves ? static_cast<float>(mean) : 0.0f;
-    rms_[k] = serves ? static_cast<float>(rms) : 1.0f;
+    rms_[k] = serves ? static_cast<float>(std::max(rms, least)) : 1.0f;
     inverse_[k] = 1 / rms_[k];
   }
   std::vector<float> longest(static_cast<size_t>(pool.threads()));
@@ -140,8 +144,7 @@ float Screen::copy_row(int64_t r, std::span<float> row) {
     tops.four[i] = largest(tops.four[i], largest(value, -value));
     store(value, &row[k]);
   });
-  const float top =
-      top_of(largest(largest(tops.four[0], tops.four[1]), largest(tops.four[2], tops.four[3])));
+  const float top = top_of(largest(largest(tops.four[0], tops.four[1]), largest(tops.four[2], tops.four[3])));
   const float rms = std::sqrt(normed.sum() / static_cast<float>(cols_));
   // Of three scales the one that loses the least: of the largest value, or of so many rms, beyond which values lose
   // more and all others less.
@@ -201,7 +204,8 @@ bool Screen::prepare(const Step& step, int t) {
   const auto tokens = static_cast<size_t>(step.x.count);
   for (size_t k = 0; k < own.v.size(); ++k) {
     const float x = own.v[k] * rms_[k];
-    const auto steps = static_cast<int>(nearest(std::min(std::max(x / own.step, -kMostSteps * 1.0f), kMostSteps * 1.0f)));
+    const auto steps =
+        static_cast<int>(nearest(std::min(std::max(x / own.step, -kMostSteps * 1.0f), kMostSteps * 1.0f)));
     const double miss = x - double{own.step} * steps;
     missed += miss * miss;
     const int high = (steps + (1 << (kDigit - 1))) >> kDigit, low = steps - (high << kDigit);
@@ -309,7 +313,8 @@ void Screen::find_least(const Step& step, size_t t) {
   own.least = least_screened(own, static_cast<float>(product), lost_[at], kept_[at]);
   const SampleRow& draw = step.rows[t];
   if (own.temperature > 0)
-    own.least += own.temperature * gumbel(philox(draw.params->seed, at / 4, static_cast<uint64_t>(draw.position))[at % 4]);
+    own.least +=
+        own.temperature * gumbel(philox(draw.params->seed, at / 4, static_cast<uint64_t>(draw.position))[at % 4]);
 }
 
 }  // namespace nibble::backend::cpu

@@ -36,7 +36,8 @@ class Screen {
     std::span<const SampleRow> rows;  // draws_by_temperature()
     float* scratch;                   // [tokens, rows of the matrix]
   };
-  // The rows of the matrix that may win some token's draw, in order; none: all have to be computed. Until the next call.
+  // The rows of the matrix that may win some token's draw, in order; none: all have to be computed. Until the next
+  // call.
   [[nodiscard]] std::span<const int32_t> candidates(const Step& step);
   [[nodiscard]] const ScreenCounts& counts() const { return counts_; }
 
@@ -47,9 +48,9 @@ class Screen {
     int32_t row;
   };
   struct Token : ScreenedToken {
-    std::vector<float> v;  // as it is multiplied
-    float step = 0;        // of X
-    int32_t sums[2] = {};  // of X's digits
+    std::vector<float> v;   // as it is multiplied
+    float step = 0;         // of X
+    int32_t sums[2] = {};   // of X's digits
     float temperature = 0;  // 0: greedy
     float least = 0;        // what a candidate reaches
   };
@@ -70,10 +71,10 @@ class Screen {
   std::vector<float> scale_, lost_, kept_;   // [rows] w' of a code; |w' - q| and |q|, rounded up
   double longest_ = 0;                       // of the rows' |w|; infinity: no step is screened
   std::vector<Token> tokens_;
-  std::vector<float> row_;       // [cols]
-  std::vector<int8_t> digits_;   // ScreenArgs::x
-  std::vector<float> most_;  // [tokens, tiles] what the best of a tile's rows may have
-  std::vector<Best> best_;   // [threads, tokens]
+  std::vector<float> row_;      // [cols]
+  std::vector<int8_t> digits_;  // ScreenArgs::x
+  std::vector<float> most_;     // [tokens, tiles] what the best of a tile's rows may have
+  std::vector<Best> best_;      // [threads, tokens]
   std::vector<int32_t> candidates_;
   ScreenCounts counts_;
   int resting_ = 0;

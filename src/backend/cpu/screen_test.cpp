@@ -27,9 +27,10 @@ namespace {
 
 constexpr int64_t kHeadRows = 1024, kHeadCols = 256;
 
-enum class Kind { kNormal, kHeavy, kPeaked, kEqual, kHugeColumn, kZeroRows };
-constexpr Kind kKinds[] = {Kind::kNormal, Kind::kHeavy,      Kind::kPeaked,
-                           Kind::kEqual,  Kind::kHugeColumn, Kind::kZeroRows};
+// kCoarse: activations of which int8 leaves little.
+enum class Kind { kNormal, kHeavy, kPeaked, kEqual, kHugeColumn, kZeroRows, kCoarse };
+constexpr Kind kKinds[] = {Kind::kNormal,     Kind::kHeavy,    Kind::kPeaked, Kind::kEqual,
+                           Kind::kHugeColumn, Kind::kZeroRows, Kind::kCoarse};
 
 // Values of a matrix, as wide as logits of some units.
 std::vector<float> values_of(Kind kind, uint64_t seed) {
@@ -42,6 +43,7 @@ std::vector<float> values_of(Kind kind, uint64_t seed) {
     if (kind == Kind::kEqual) w[i] = w[col] + (row % 2 == 0 ? 0.0f : 1e-3f * w[i]);
     if (kind == Kind::kHugeColumn && col == 9) w[i] = 1e4f * (1 + 0.01f * w[i]);
     if (kind == Kind::kZeroRows && row % 3 != 0) w[i] = 0;
+    if (kind == Kind::kCoarse && col % kMxBlock == 5) w[i] = 0.15f;
   }
   return w;
 }
@@ -51,6 +53,7 @@ std::vector<float> inputs_of(Kind kind, int tokens, uint64_t seed) {
   for (size_t i = 0; i < x.size(); ++i) {
     if (kind == Kind::kHeavy && i % 100 == 3) x[i] *= 12;
     if (kind == Kind::kHugeColumn && i % kHeadCols == 9) x[i] *= 1e-3f;
+    if (kind == Kind::kCoarse && i % kMxBlock == 5) x[i] = std::copysign(1000.0f, x[i]);
   }
   return x;
 }
@@ -113,7 +116,9 @@ class Head {
     if (in_blocks(s.format)) weight.values.shape = {kHeadRows, kHeadCols / kMxBlock, row_bytes(s.format, kMxBlock)};
     return weight;
   }
-  static Vectors<const float> of(const std::vector<float>& x) { return {x.data(), std::ssize(x) / kHeadCols, kHeadCols}; }
+  static Vectors<const float> of(const std::vector<float>& x) {
+    return {x.data(), std::ssize(x) / kHeadCols, kHeadCols};
+  }
   Group group_of(const std::vector<float>& x) {
     return {.weight = &matrix_, .tokens = std::span(all_).first(x.size() / kHeadCols)};
   }

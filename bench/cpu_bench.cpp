@@ -1,5 +1,5 @@
 // Times the CPU backend's matrix products against the memory read bandwidth measured beside them, and attention.
-//   cpu_bench [threads] [megabytes] [products | attention] [a table's name, as it prints them: "avx2"; or the best]
+//   cpu_bench [threads] [megabytes] [products | screen | attention] [a table's name, as it prints them: "avx2"; or the best]
 // Weights are walked in slices of 4 MB out of a pool that no cache holds; each slice is timed by itself, and the
 // figure is the fastest decile of the slices: on a machine that others use too, the mean says how busy they were.
 
@@ -93,7 +93,7 @@ class Bench {
       const Matrix matrix(weight_at(format, at, rows));
       const Group group{.weight = &matrix, .first_row = 0, .tokens = all};
       times.push_back((tokens > 16 && pool_.threads() == 1 ? cpu_seconds : seconds)([&] {
-        linear.run({x_.data(), {tokens, kCols}}, std::span(&group, 1), matrix.rows(),
+        linear.run({x_.data(), tokens, kCols}, std::span(&group, 1), matrix.rows(),
                    [&](const Tile& tile) { sink_ = tile.out[0]; });
       }));
     }
@@ -102,6 +102,33 @@ class Bench {
                activations == Activations::kInt8 ? "int8" : "float", tokens, used / time / 1e9,
                100 * used / time / 1e9 / std::max(before, after), std::max(before, after),
                2.0 * static_cast<double>(rows * kCols * tokens) / time / 1e9);
+    std::fflush(stdout);
+  }
+
+  // A screen's product.
+  void screen(int tokens) {
+    if (kernels_.screen == nullptr) return;
+    constexpr int64_t kTileBytes = kCols * kScreenRows * 3 / 4, kTiles = kSliceBytes / kTileBytes;
+    std::vector<int8_t> x(static_cast<size_t>(kCols * 2 * tokens), 3);
+    std::vector<double> times;
+    const double before = read();
+    for (int64_t at = 0; at + kSliceBytes <= bytes_; at += kSliceBytes) {
+      times.push_back(seconds([&] {
+        pool_.parallel_ranges(kTiles, 4, [&](IndexRange range) {
+          alignas(64) std::array<int32_t, 2 * kScreenTokens * kScreenRows> sums;
+          for (int64_t i = range.begin; i < range.end; ++i)
+            kernels_.screen({.codes = memory_.as<uint8_t>() + at + i * kTileBytes,
+                             .cols = kCols,
+                             .x = x.data(),
+                             .tokens = tokens,
+                             .sums = sums.data()});
+          sink_ = static_cast<float>(sums[0]);
+        });
+      }));
+    }
+    const double after = read(), rate = static_cast<double>(kTiles * kTileBytes) / decile(times) / 1e9;
+    fmt::print("screen, 6 bits     {:4} tokens  {:7.2f} GB/s  {:5.1f} % of read {:5.2f}\n", tokens, rate,
+               100 * rate / std::max(before, after), std::max(before, after));
     std::fflush(stdout);
   }
 
@@ -207,7 +234,7 @@ int main(int argc, char** argv) {
   const int64_t megabytes = argc > 2 ? std::atoll(argv[2]) : 1024;
   const std::string what = argc > 3 ? argv[3] : "";
   const cpu::Kernels kernels = cpu::kernels_named(argc > 4 ? argv[4] : "");
-  if (what != "products") {
+  if (what != "products" && what != "screen") {
     for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3, KvDtype::kInt8})
       cpu::attention(threads, dtype, kernels);
   }
@@ -218,6 +245,8 @@ int main(int argc, char** argv) {
   }
   cpu::Bench bench(threads, megabytes << 20, kernels);
   fmt::print("{} threads, {}; read {:.2f} GB/s\n", threads, bench.name(), bench.read());
+  for (int tokens = 1; tokens <= cpu::kScreenTokens; ++tokens) bench.screen(tokens);
+  if (what == "screen") return 0;
   for (const int64_t tokens : {1, 2, 3, 4, 6, 8, 11, 16, 64, 256}) {
     for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kGgmlMxfp4, WeightFormat::kGgmlQ8,
                                       WeightFormat::kMxfp8, WeightFormat::kBf16}) {

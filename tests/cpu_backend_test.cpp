@@ -438,6 +438,49 @@ TEST(CpuBackend, a_copied_page_is_as_good_as_the_first) {
   test::expect_page_copies(*reference, model::load(*reference, config, weights.all()));
 }
 
+TEST(CpuBackend, a_screened_step_draws_what_all_logits_draw_and_shows_all) {
+  model::ModelConfig config = config_of(96, 64, 5);
+  config.dims.vocab = 4096;
+  const auto made = model::backend_config(config, {.max_tokens = 8, .max_rows = 8, .kv_pages = {8, 8}});
+  for (const Shipped shipped : {Shipped::kOpenAi, Shipped::kGguf}) {
+    const Weights weights(config, shipped);
+    for (const auto& [isa, kernels] : backend::cpu::kernels_here()) {
+      if (kernels.screen == nullptr) continue;
+      const auto make = [&](backend::ScreenedHead screened) {
+        return backend::make_cpu_backend(
+            made, {.threads = 2, .activations = Activations::kInt8, .screened_head = screened, .isa = isa, .poison = true});
+      };
+      const auto be = make(backend::ScreenedHead::kAuto), all = make(backend::ScreenedHead::kOff);
+      const model::GptOss gpt = model::load(*be, config, weights.all()), same = model::load(*all, config, weights.all());
+      const int most = shipped == Shipped::kGguf ? 2 : 4;
+      int64_t screened = 0;
+      const auto draw = [&](int rows, const backend::SamplingParams& params, bool screens) {
+        const model::Step step = test::first_tokens(rows, params);
+        const auto got = be->wait(*model::forward(*be, gpt, step)), want = all->wait(*model::forward(*all, same, step));
+        for (size_t r = 0; r < want.size(); ++r) EXPECT_EQ(got[r].token, want[r].token) << kernels.name << " row " << r;
+        screened += screens ? 1 : 0;
+        EXPECT_EQ(be->screen_counts().steps, screened) << rows << " rows";
+      };
+      for (int rows = 1; rows <= 5; ++rows)
+        for (const float temperature : {0.0f, 0.5f, 1.0f}) draw(rows, {.temperature = temperature}, rows <= most);
+      draw(1, {.top_k = 5}, false);
+      draw(1, {.presence_penalty = 1}, false);
+      draw(1, {.logit_bias = {{3, 1.0f}}}, false);
+      draw(1, {.temperature = 0, .top_k = 5}, true);  // greedy: no filter acts
+      EXPECT_EQ(all->screen_counts().steps, 0);
+      const model::Step undrawn = engine::step_alone(std::vector<int32_t>{1, 2}, 0);
+      model::forward(*be, gpt, undrawn), model::forward(*all, same, undrawn);
+      EXPECT_EQ(be->screen_counts().steps, screened);
+      draw(2, {.temperature = 0}, true);  // which changes no logit
+      EXPECT_EQ(be->peek(backend::Slot::kLogits).values, all->peek(backend::Slot::kLogits).values);
+      draw(2, {.temperature = 0}, true);
+      const auto shown = std::get<0>(be->rows(backend::Slot::kLogits)), whole = std::get<0>(all->rows(backend::Slot::kLogits));
+      for (size_t r = 0; r < 2; ++r) EXPECT_TRUE(std::ranges::equal(shown[r], whole[r]));
+      EXPECT_GT(be->screen_counts().tiles, 0);
+    }
+  }
+}
+
 TEST(CpuBackend, a_vector_in_blocks_is_refused_by_name) {
   const model::ModelConfig config = config_of(96, 64, 4);
   const auto be = backend::make_cpu_backend(

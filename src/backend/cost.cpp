@@ -110,7 +110,7 @@ Cost CostModel::of(WeightRole role, const StepShape& step, const Dims& d) const 
     case kDownBias: return {bytes * used, 0};
     case kFinalNorm: return {rows > 0 ? bytes : 0, 0};
     case kUnembedding: {
-      const bool screened = screened_bytes > 0 && step.logit_rows <= kFewTokens;
+      const bool screened = screened_bytes > 0 && step.logit_rows <= screened_rows;
       return {rows == 0 ? 0 : screened ? static_cast<double>(screened_bytes) : bytes, twice * rows};
     }
     default: return {bytes, 0};

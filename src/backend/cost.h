@@ -73,9 +73,9 @@ struct CostModel {
   std::optional<Shard> shard{};          // what one rank reads, computes and holds; none: all of it
   int64_t down_cols = 0;                 // that are held of down where they are filled up; 0: they are not
   std::vector<int64_t> layer_experts{};  // experts_of
-  // Bytes of the short copy that a step of up to kFewTokens rows of logits reads instead of the unembedding
-  // (cuda/sampling/screen.h); 0: there is no copy.
-  int64_t screened_bytes = 0;
+  // Bytes of the short copy that a step of up to screened_rows rows of logits reads instead of the unembedding
+  // (screen.h); 0: there is no copy.
+  int64_t screened_bytes = 0, screened_rows = kFewTokens;
 
   // What one tensor makes of a step, in one layer; on average, where layers differ in their experts.
   [[nodiscard]] Cost of(WeightRole role, const StepShape& step) const;

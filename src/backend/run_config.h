@@ -56,8 +56,8 @@ enum class AttentionActivations : uint8_t { kAuto, kBf16, kFp8 };
   return kNames[static_cast<size_t>(activations)];
 }
 
-// Which logits are computed where only the draw reads them. kAuto: a card's, of few tokens, through a short copy of the
-// unembedding where its memory has the room: the same tokens (cuda/sampling/screen.h). kOff: all of them.
+// Which logits are computed where only the draw reads them. kAuto: those of few tokens through a short copy of the
+// unembedding where memory has the room: the same tokens (screen.h). kOff: all of them.
 enum class ScreenedHead : uint8_t { kAuto, kOff };
 [[nodiscard]] constexpr std::string_view name_of(ScreenedHead screened) {
   return screened == ScreenedHead::kAuto ? "auto" : "off";
@@ -101,7 +101,7 @@ struct RunConfig {
   Activations dense_activations = Activations::kAuto;
   AttentionActivations attention_activations = AttentionActivations::kAuto;
   MoeTile moe_tile = MoeTile::kAuto;                 // of a card
-  ScreenedHead screened_head = ScreenedHead::kAuto;  // of a card
+  ScreenedHead screened_head = ScreenedHead::kAuto;
   CpuIsa isa = CpuIsa::kAuto;
   bool eager = false;         // of a card: every launch on its own, no step is captured as a graph and replayed
   bool sinks = true;          // false: attention without its sinks

@@ -12,12 +12,7 @@
 namespace nibble::backend {
 namespace {
 
-struct Candidate {
-  float logit;
-  int32_t id;
-};
-
-constexpr bool before(const Candidate& a, const Candidate& b) {
+constexpr bool before(const TokenLogit& a, const TokenLogit& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
@@ -41,18 +36,25 @@ void apply_penalties(std::span<float> logits, const SampleRow& row) {
   }
 }
 
-float gumbel(const SampleRow& row, int32_t id) {
-  const auto word = static_cast<uint32_t>(id);
-  const Philox4 r = philox(row.params->seed, word / 4, static_cast<uint64_t>(row.position));
-  const float u = (static_cast<float>(r[word % 4] >> 9) + 0.5f) * 0x1p-23f;  // never 0 or 1
-  return -std::log(-std::log(u));
+// The token whose logit, already divided by the temperature, and noise are the most.
+int32_t noisiest(std::span<const TokenLogit> tokens, const SampleRow& row) {
+  float best = -INFINITY;
+  int32_t token = -1;
+  for (const auto& [logit, id] : tokens) {
+    const auto at = static_cast<uint32_t>(id);
+    const float value =
+        logit + gumbel(philox(row.params->seed, at / 4, static_cast<uint64_t>(row.position))[at % 4]);
+    if (value > best || (value == best && id < token)) best = value, token = id;
+  }
+  check(token >= 0, "a row of finite logits keeps at least one");
+  return token;
 }
 
 // What min_p, top_k and top_p keep; logits already divided by the temperature.
-std::vector<Candidate> filtered(std::span<const float> logits, const SamplingParams& p) {
+std::vector<TokenLogit> filtered(std::span<const float> logits, const SamplingParams& p) {
   const float top = *std::max_element(logits.begin(), logits.end());
   const float floor = p.min_p > 0 ? top + std::log(p.min_p) : -INFINITY;
-  std::vector<Candidate> keep;
+  std::vector<TokenLogit> keep;
   for (size_t id = 0; id < logits.size(); ++id) {
     if (logits[id] >= floor && logits[id] > -INFINITY) keep.push_back({logits[id], static_cast<int32_t>(id)});
   }
@@ -63,7 +65,7 @@ std::vector<Candidate> filtered(std::span<const float> logits, const SamplingPar
   if (p.top_p < 1.0f) {
     std::sort(keep.begin(), keep.end(), before);
     double total = 0, sum = 0;
-    for (const Candidate& c : keep) total += std::exp(double{c.logit} - top);
+    for (const TokenLogit& c : keep) total += std::exp(double{c.logit} - top);
     size_t count = 0;
     while (count < keep.size() && sum < double{p.top_p} * total) sum += std::exp(double{keep[count++].logit} - top);
     keep.resize(std::max<size_t>(count, 1));
@@ -141,6 +143,14 @@ void validate(const SamplingParams& p, int64_t vocab) {
   }
 }
 
+bool draws_by_temperature(std::span<const SampleRow> rows) {
+  return !rows.empty() && std::ranges::all_of(rows, [](const SampleRow& row) {
+    const SamplingParams& p = *row.params;
+    return row.logprobs < 0 && row.given < 0 && row.mask.empty() && p.logit_bias.empty() && !p.filters() &&
+           !p.counts_tokens();
+  });
+}
+
 void check_logits(std::span<const float> logits) {
   constexpr uint32_t kExponent = 0x7f800000;  // all of it set: NaN or infinity
   uint32_t bad = 0;                           // no way out of the loop: compilers make vectors of it
@@ -156,14 +166,19 @@ int32_t sample_row(std::span<float> logits, const SampleRow& row) {
   const SamplingParams& p = *row.params;
   if (p.temperature < kGreedyBelow) return largest(logits);
   for (float& logit : logits) logit /= p.temperature;
-  float best = -INFINITY;
-  int32_t token = -1;
-  for (const Candidate& c : filtered(logits, p)) {
-    const float value = c.logit + gumbel(row, c.id);
-    if (value > best || (value == best && c.id < token)) best = value, token = c.id;
-  }
-  check(token >= 0, "a row of finite logits keeps at least one");
-  return token;
+  return noisiest(filtered(logits, p), row);
+}
+
+float gumbel(uint32_t word) {
+  const float u = (static_cast<float>(word >> 9) + 0.5f) * 0x1p-23f;  // never 0 or 1
+  return -std::log(-std::log(u));
+}
+
+int32_t sample_among(std::span<TokenLogit> tokens, const SampleRow& row) {
+  const float temperature = row.params->temperature;
+  if (temperature < kGreedyBelow) return std::ranges::min_element(tokens, before)->id;
+  for (TokenLogit& token : tokens) token.logit /= temperature;
+  return noisiest(tokens, row);
 }
 
 }  // namespace nibble::backend

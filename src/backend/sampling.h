@@ -155,15 +155,28 @@ struct SampleRow {
   int32_t given = -1;                // >= 0: nothing is drawn, this is the token (for its logprobs)
 };
 
-// Steps whose logits were screened (RunConfig::screened_head), and the tiles of 16 rows that were computed in them.
+// Steps whose logits were screened (RunConfig::screened_head), and the tiles of 16 rows that had candidates in them: a
+// card computes all 16.
 struct ScreenCounts {
   int64_t steps = 0, tiles = 0;
 };
+
+// Whether a step draws, and no draw has a filter, a penalty, a bias, a mask or log-probabilities.
+[[nodiscard]] bool draws_by_temperature(std::span<const SampleRow> rows);
 
 // Throws Error(kCorrupt) when a row of logits holds NaN or infinity: the model's weights do.
 void check_logits(std::span<const float> logits);
 
 // The drawing alone: no mask, no logprobs. REQUIRES that no logit is NaN or +infinity and one is finite.
 [[nodiscard]] int32_t sample_row(std::span<float> logits, const SampleRow& row);
+
+// The noise of a token: of word `id` % 4 of philox(seed, id / 4, position).
+[[nodiscard]] float gumbel(uint32_t word);
+struct TokenLogit {
+  float logit;
+  int32_t id;
+};
+// sample_row() of a row whose other tokens cannot win. REQUIRES draws_by_temperature(); changes the logits.
+[[nodiscard]] int32_t sample_among(std::span<TokenLogit> tokens, const SampleRow& row);
 
 }  // namespace nibble::backend

@@ -61,6 +61,11 @@ std::optional<int64_t> available_memory() {
   return system ? system : group;
 }
 
+int64_t memory_limit() {
+  const int64_t system = meminfo_bytes(read_small("/proc/meminfo"), "MemTotal").value_or(0);
+  return std::min(system, number_at(read_small("/sys/fs/cgroup/memory.max")).value_or(system));
+}
+
 std::optional<int> quota_processors(std::string_view cpu_max) {
   const size_t blank = cpu_max.find(' ');
   const auto quota = number_at(cpu_max.substr(0, blank));

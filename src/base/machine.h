@@ -11,6 +11,9 @@ namespace nibble {
 // not say. Linux: MemAvailable of /proc/meminfo, cgroup v2's memory.max.
 [[nodiscard]] std::optional<int64_t> available_memory();
 
+// All of the system's memory, within the limit of the process's control group; 0 if it does not say.
+[[nodiscard]] int64_t memory_limit();
+
 // How many threads can run at once: the processors on which the process may run (taskset, a cpuset), limited by the
 // time that its control group has (cgroup v2's cpu.max, rounded up). At least 1.
 [[nodiscard]] int available_processors();

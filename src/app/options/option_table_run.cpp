@@ -88,7 +88,7 @@ constexpr Word kIsas[] = {word(CpuIsa::kAuto),
 constexpr Word kMoeKernels[] = {
     word(KernelFamily::kAuto, kAsChosen), word(KernelFamily::kStreaming, kUnrounded, kOnCards),
     word(KernelFamily::kGemm, kUnrounded, kOnCards), word(KernelFamily::kReference, kUnrounded, kOnCards)};
-constexpr Word kScreenedHeads[] = {word(ScreenedHead::kAuto), word(ScreenedHead::kOff, kUnrounded, kOnCards)};
+constexpr Word kScreenedHeads[] = {word(ScreenedHead::kAuto), word(ScreenedHead::kOff)};
 constexpr Word kMoeTiles[] = {word(MoeTile::kAuto),
                               word(MoeTile::k64x128, kAsChosen, kOnSm121, "--moe-activation mxfp8"),
                               word(MoeTile::k128x128, kAsChosen, kOnSm121, "--moe-activation mxfp8")};
@@ -352,12 +352,14 @@ constexpr Option kRunRows[] = {
                      "Not measured: where 128 tokens are the better tile"}}),
     Option(
         "--screened-head",
-        "cuda: up to 8 tokens drawn by temperature alone: auto: only rows of the unembedding that may win are computed, "
-        "found by a copy in 7 bits (0.5 GB, on cards with the room); the same tokens; off: all rows",
+        "Up to 8 tokens (cpu: 4, of Q8_0 2) drawn by temperature alone: auto: only rows of the unembedding that may win "
+        "are computed, found by a copy in 7 bits (cpu: 6; 0.5 GB, where memory has the room); the same tokens; off: all "
+        "rows",
         kPlace<&RunConfig::screened_head>, words(kScreenedHeads), kComputes | kPlans, kExpert,
-        {.on = kCudaOnly,
+        {.on = {BackendKind::kCpu, BackendKind::kCuda},
          .alike = Alike::kInAllRanks,
-         .feature = {"screened-head", "", "bf16 lm_head, one card, 20 GB of memory or more"}}),
+         .feature = {"screened-head", "",
+                     "bf16 lm_head (cpu: Q8_0 too), one rank, 20 GB of memory"}}),
     Option("--enforce-eager,!--no-enforce-eager", "cuda: launch every kernel of a step; no CUDA graphs",
            kPlace<&RunConfig::eager>, such_as(kSwitch, kEager), kComputes | kPlans, kExpert,
            {.on = kCudaOnly, .alike = Alike::kInAllRanks, .feature = {"eager", "", ""}}),

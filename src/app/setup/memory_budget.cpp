@@ -2,6 +2,7 @@
 
 #include "app/setup/loaded_model.h"
 #include "app/setup/terminal.h"
+#include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/comm/mailbox.h"
 #include "base/error.h"
 #include "base/machine.h"
@@ -146,6 +147,10 @@ Budget budget_alone(const ModelOptions& options, const backend::BackendConfig& c
     const auto of_rank = backend::config_of(config, backend::shard_of(config.dims, options.run.ranks, rank));
     needs.kv += backend::kv_bytes(of_rank, kv_row_bytes(options, config.dims));
     needs.activations += backend::slot_bytes(of_rank, value_bytes);
+  }
+  if (options.run.backend == BackendKind::kCpu) {
+    const auto head = static_cast<size_t>(backend::WeightRole::kUnembedding);
+    needs.weights += backend::cpu_screened_bytes(cost.dims, cost.formats.of_role[head], options.run);
   }
   for (int r = 0; r < backend::kWeightRoles; ++r) {  // requantised weights are copies
     const auto role = static_cast<backend::WeightRole>(r);

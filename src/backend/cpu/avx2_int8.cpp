@@ -386,6 +386,7 @@ struct Table {
 
 Kernels with_avx2(Kernels portable) {
   portable.int8 = &Table<avx2::Fp4Form<avx2::InWords>, avx2::Q8Words>::kKernels;
+  portable.screen = screen_avx2;
   return portable;
 }
 

@@ -390,6 +390,7 @@ Kernels with_avx512(Kernels portable) {
   portable.multiply = multiply;
   portable.exp_sum = exp_sum;
   portable.int8 = &avx512_int8_kernels();
+  portable.screen = screen_avx512;
   return portable;
 }
 

@@ -6,9 +6,11 @@
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/moe.h"
+#include "backend/cpu/screen.h"
 #include "backend/sliced_weight.h"
 #include "base/buffer.h"
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/thread_pool.h"
 
 #include <algorithm>
@@ -40,6 +42,7 @@ class CpuBackend final : public Backend {
       : config_(config),
         activations_(run.activations),
         dense_activations_(run.dense_activations),
+        run_(run),
         fp8_attention_(run.fp8_attention()),
         modes_(describe_cpu(run)),
         kernels_(cpu::kernels_for(run.isa, run.activations)),
@@ -108,6 +111,9 @@ class CpuBackend final : public Backend {
       if (!weight.odd.bytes.empty()) uploaded.odd.emplace(odd_rows(weight));
       if (as && uploaded.odd) requantise(*uploaded.odd, weight.role, *as);
       if (!as) uploaded.copies = std::move(part.copies);
+      if (weight.role == WeightRole::kUnembedding && !config_.head && !config_.own_experts && !whole.slice &&
+          cpu_screened_bytes(dims_, matrix.format(), run_) > 0)
+        screen_.emplace(matrix, kernels_, pool_);
       if (whole.role == WeightRole::kGateUp) {
         uploaded.first_row = whole.slice ? whole.slice->rows.first : 0;
         uploaded.rows_per_expert = rows_per_expert(whole);
@@ -126,6 +132,7 @@ class CpuBackend final : public Backend {
   void begin(const StepArgs& step) override {
     as_alone_ = std::any_of(step.rows.begin(), step.rows.end(), [](const Row& row) { return row.drafted > 0; });
     linear_.as_alone(as_alone_);
+    draws_ = draws_by_temperature(step.sample_rows) ? step.sample_rows : std::span<const SampleRow>();
   }
 
   void embed(const EmbedArgs& args) override {
@@ -238,14 +245,17 @@ class CpuBackend final : public Backend {
       if (config_.head)
         std::copy_n(config_.head->norm_output ? normed : x, dims_.hidden, features_.data() + r * dims_.hidden);
     }
-    dense(WeightRole::kUnembedding, {normed_.data(), logit_rows_, dims_.hidden},
-          std::array{Job{matrix(args.table), {}, logits_.data()}});
+    table_ = args.table;
+    drawn_.clear();
+    if (!draw_screened()) all_logits();
   }
 
   Ticket sample(const SampleArgs& args) override {
     check(static_cast<int64_t>(args.rows.size()) == logit_rows_, "one sample row per row of logits");
-    std::vector<DrawnToken> drawn(args.rows.size());
-    pool_.parallel_for(logit_rows_, [&](IndexRange range) {
+    if (args.rows.data() != draws_.data()) need_logits();
+    std::vector<DrawnToken> drawn = drawn_;
+    drawn.resize(args.rows.size());
+    pool_.parallel_for(drawn_.empty() ? logit_rows_ : 0, [&](IndexRange range) {
       for (int64_t r = range.begin; r < range.end; ++r) {
         DrawnToken& own = drawn[static_cast<size_t>(r)];
         own = draw(logits_row(r), args.rows[static_cast<size_t>(r)]);
@@ -261,8 +271,11 @@ class CpuBackend final : public Backend {
     return sampled_[ticket == ticket_ ? 1 : 0];
   }
 
+  [[nodiscard]] ScreenCounts screen_counts() const override { return screen_ ? screen_->counts() : ScreenCounts(); }
+
   [[nodiscard]] SlotRows rows(Slot slot) override {
     const bool logits = slot == Slot::kLogits;
+    if (logits) need_logits();
     check(logits || slot == Slot::kDelta, "delta and logits are what ranks share");
     const int64_t count = logits ? logit_rows_ : tokens_, width = logits ? dims_.vocab : dims_.hidden;
     std::vector<std::span<float>> rows;
@@ -294,7 +307,7 @@ class CpuBackend final : public Backend {
       case Slot::kExpertIds: return copy(expert_ids_, {tokens_, dims_.topk});
       case Slot::kExpertWeights: return copy(expert_weights_, {tokens_, dims_.topk});
       case Slot::kExpertHidden: return copy(expert_hidden_, {tokens_, dims_.topk, dims_.inter});
-      case Slot::kLogits: return copy(logits_, {logit_rows_, dims_.vocab});
+      case Slot::kLogits: need_logits(); return copy(logits_, {logit_rows_, dims_.vocab});
     }
     return {};
   }
@@ -349,6 +362,39 @@ class CpuBackend final : public Backend {
   }
   [[nodiscard]] std::span<float> logits_row(int64_t r) {
     return {logits_.data() + r * dims_.vocab, static_cast<size_t>(dims_.vocab)};
+  }
+
+  void all_logits() {
+    dense(WeightRole::kUnembedding, {normed_.data(), logit_rows_, dims_.hidden},
+          std::array{Job{matrix(table_), {}, logits_.data()}});
+  }
+  // For whoever reads more of them than a draw does.
+  void need_logits() {
+    if (drawn_.empty()) return;
+    drawn_.clear();
+    all_logits();
+  }
+  // Whether the step's tokens are drawn, from the rows that may win alone.
+  bool draw_screened() {
+    const Matrix& table = matrix(table_);
+    const auto tokens = static_cast<int>(logit_rows_);
+    if (!screen_ || std::ssize(draws_) != logit_rows_ || tokens > cpu::screened_tokens(table.format())) return false;
+    const cpu::Vectors<const float> x{normed_.data(), logit_rows_, dims_.hidden};
+    const bool int8 = dense_activations_ == Activations::kInt8 && cpu::int8_serves(table.format());
+    const std::span<const int32_t> rows =
+        screen_->candidates({.matrix = table, .x = x, .int8 = int8, .rows = draws_, .scratch = logits_.data()});
+    if (rows.empty()) return false;
+    const cpu::Group group{.weight = &table, .tokens = std::span(all_rows_).first(static_cast<size_t>(tokens))};
+    linear_.run_listed(x, group, rows, dense_activations_,
+                       [&](const cpu::Tile& tile) { store({table, {}, logits_.data()}, tile); });
+    std::vector<TokenLogit> logits(rows.size());
+    for (int64_t t = 0; t < tokens; ++t) {
+      std::ranges::transform(rows, logits.begin(), [&](int32_t row) {
+        return TokenLogit{logits_row(t)[static_cast<size_t>(row)], row};
+      });
+      drawn_.push_back({.token = sample_among(logits, draws_[static_cast<size_t>(t)])});
+    }
+    return true;
   }
 
   void clear_delta() { std::fill_n(delta_.begin(), tokens_ * dims_.hidden, 0.0f); }
@@ -473,6 +519,7 @@ class CpuBackend final : public Backend {
   const BackendConfig config_;
   const Dims& dims_ = config_.dims;
   const Activations activations_, dense_activations_;
+  const RunConfig run_;
   const bool fp8_attention_;
   const std::string modes_;
   const cpu::Kernels kernels_;
@@ -481,6 +528,7 @@ class CpuBackend final : public Backend {
   cpu::Moe moe_;
   cpu::Attention attention_;
   std::vector<LoadedWeight> weights_;
+  std::optional<cpu::Screen> screen_;
   std::vector<cpu::KvCache> kv_;                 // per layer
   AlignedVector<float> taps_, features_, read_;  // of a head: of tokens, of rows of logits; what layer 0 reads
   AlignedVector<float> residual_, delta_, normed_, q_, k_, v_, attn_, router_logits_, expert_weights_, expert_hidden_,
@@ -488,6 +536,9 @@ class CpuBackend final : public Backend {
   std::vector<int32_t> expert_ids_, expert_order_;
   std::array<std::vector<DrawnToken>, 2> sampled_;  // of the last two tickets
   std::vector<int32_t> all_rows_;                   // 0, 1, 2, …
+  std::span<const SampleRow> draws_;  // the step's, if they are by temperature alone
+  std::vector<DrawnToken> drawn_;     // from a screen; none: all logits are there
+  WeightHandle table_;
   int64_t tokens_ = 0, logit_rows_ = 0;
   bool as_alone_ = false;  // the step has guesses
   Ticket ticket_ = 0;
@@ -509,6 +560,21 @@ RunConfig resolved_cpu(const RunConfig& run) {
     throw Error(Code::kUnsupported, "--dense-activation int8: want --moe-activation int8, found {}",
                 name_of(config.activations));
   return config;
+}
+
+int64_t cpu_screened_bytes(const Dims& dims, WeightFormat format, const RunConfig& run) {
+  if (run.screened_head != ScreenedHead::kAuto || run.ranks.count > 1) return 0;
+  if (!cpu::Screen::serves(format, dims.vocab, dims.hidden)) return 0;
+  const RunConfig config = resolved_cpu(run);
+  const int64_t bytes = cpu::Screen::bytes(dims.vocab, dims.hidden);
+  const bool has = cpu::kernels_for(config.isa, config.activations).screen != nullptr;
+  return has && has_room_to_screen(bytes, memory_limit()) ? bytes : 0;
+}
+
+void set_cpu_screen(CostModel& cost, const RunConfig& run) {
+  const WeightFormat format = cost.formats.of_role[static_cast<size_t>(WeightRole::kUnembedding)];
+  cost.screened_bytes = cpu_screened_bytes(cost.dims, format, run);
+  cost.screened_rows = cpu::screened_tokens(format);
 }
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run) {

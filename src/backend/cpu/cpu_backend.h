@@ -7,6 +7,7 @@
 // orders.
 
 #include "backend/backend.h"
+#include "backend/cost.h"
 #include "backend/dims.h"
 #include "backend/plan.h"
 #include "backend/run_config.h"
@@ -20,6 +21,13 @@ namespace nibble::backend {
 // With what was left open decided: the best instruction set there is, activations in int8 where it has kernels for
 // them. Throws Error(kUnsupported) where this CPU lacks what is asked for.
 [[nodiscard]] RunConfig resolved_cpu(const RunConfig& run);
+
+// Bytes of the copy that screens logits (backend/screen.h) of an unembedding that is held so; 0: there is none. Throws
+// what resolved_cpu() throws.
+[[nodiscard]] int64_t cpu_screened_bytes(const Dims& dims, WeightFormat format, const RunConfig& run);
+
+// Sets what CostModel knows of such a copy. The formats are those that the backend holds.
+void set_cpu_screen(CostModel& cost, const RunConfig& run);
 
 // Throws what resolved_cpu() throws.
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run);

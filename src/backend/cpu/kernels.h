@@ -151,6 +151,19 @@ struct Int8Kernels {
   return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4 || format == WeightFormat::kGgmlQ8;
 }
 
+// A screen's product (screen.h): a tile of rows in codes of 6 bits times a few tokens, whose values have two digits.
+//   codes = 192 bytes for each kScreenColumns columns: planes of 64 bytes, byte 4r + c of plane j being row r, column
+//           4j + c. The low 6 bits are its code, and the top 2 of planes 0, 1 and 2 are bits 0-1, 2-3 and 4-5 of plane 3's
+inline constexpr int kScreenRows = 16, kScreenColumns = 16, kScreenPlane = 64;
+inline constexpr int kScreenTokens = 4;  // most of one product
+struct ScreenArgs {
+  const uint8_t* codes;
+  int64_t cols;
+  const int8_t* x;  // [cols / 4, tokens, 2, 4], the high digits first; within ±64, the high ones within ±63
+  int tokens;
+  int32_t* sums;  // [tokens, 2, kScreenRows], aligned to 64 bytes
+};
+
 // c[r][n] += sum over k of a[r][k] * b[k][n], k in rising order: attention's products.
 struct AccumulateArgs {
   const float* a;
@@ -204,6 +217,7 @@ struct Kernels {
     float (*run)(int64_t rounds) = nullptr;  // the result only keeps the work from being dropped
   } peak{};
   const Int8Kernels* int8 = nullptr;  // null: this CPU lacks the instructions
+  void (*screen)(const ScreenArgs& args) = nullptr;  // null as well
 };
 
 struct IsaKernels {

@@ -127,6 +127,29 @@ class Linear {
       }
     });
   }
+  // These rows of one group's matrix, in rising order, with the bits that run_whole gives them.
+  template <class Each>
+  void run_listed(Vectors<const float> x, const Group& group, std::span<const int32_t> rows, Activations activations,
+                  const Each& each) {
+    prepare(x, {&group, 1}, activations);
+    pool_.parallel_ranges(std::ssize(rows), 1, [&](IndexRange range) {
+      for (int64_t i = range.begin; i < range.end;) {
+        const int64_t row = rows[static_cast<size_t>(i)];
+        int count = 1;
+        while (count < kTileRows && i + count < range.end && rows[static_cast<size_t>(i + count)] == row + count) ++count;
+        i += count;
+        Tile tile{.group = 0,
+                  .row = row,
+                  .rows = count,
+                  .from = 0,
+                  .tokens = static_cast<int>(group.tokens.size()),
+                  .out = nullptr,
+                  .pair = nullptr};
+        multiply(group, tile, i < range.end ? group.values(rows[static_cast<size_t>(i)]) : nullptr, range.thread_idx);
+        each(tile);
+      }
+    });
+  }
 
  private:
   enum class Form : uint8_t { kFloat, kInt8 };

@@ -23,7 +23,8 @@ std::vector<PlannedKernel> cpu_plan(const CpuPlanArgs& args) {
   const int threads = threads_of(0, run.ranks, run.threads);
   std::vector<PlannedKernel> stages;
   // `many`: tokens that share a row of weights; of an expert, those that are expected to use it.
-  const CostModel model{args.dims, args.formats, shard, 0, args.layer_experts};
+  CostModel model{args.dims, args.formats, shard, 0, args.layer_experts};
+  set_cpu_screen(model, args.run);
   const auto cost = [&](std::initializer_list<WeightRole> roles) {
     Cost sum;
     for (const WeightRole role : roles) sum += model.of(role, args.step);
@@ -73,7 +74,14 @@ std::vector<PlannedKernel> cpu_plan(const CpuPlanArgs& args) {
   matrix(Stage::kRoute, {kRouter, kRouterBias, kMlpNorm}, d.experts, every);
   matrix(Stage::kMoe, {kGateUp, kGateUpBias}, 2 * d.inter, routed);
   matrix(Stage::kMoe, {kDown, kDownBias}, d.hidden, routed);
-  if (args.step.logit_rows > 0)
+  const bool screened = model.screened_bytes > 0 && args.step.logit_rows <= model.screened_rows;
+  if (args.step.logit_rows > 0 && screened)
+    stages.push_back({.stage = Stage::kLogits,
+                      .kernel = fmt::format("screen_6bit ({})", kernels.name),
+                      .tile = fmt::format("{}: {} rows over {} threads, {} at a time, then those that may win",
+                                          name_of(kUnembedding), d.vocab, threads, cpu::kScreenRows),
+                      .cost = cost({kUnembedding, kFinalNorm})});
+  if (args.step.logit_rows > 0 && !screened)
     matrix(Stage::kLogits, {kUnembedding, kFinalNorm}, d.vocab, static_cast<double>(args.step.logit_rows));
   return stages;
 }

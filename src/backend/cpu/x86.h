@@ -17,6 +17,15 @@ namespace nibble::backend::cpu {
 
 [[nodiscard]] const Int8Kernels& avx512_int8_kernels();
 
+void screen_avx2(const ScreenArgs& args);
+void screen_avx512(const ScreenArgs& args);
+inline constexpr int kScreenAhead = 4096;  // bytes that are fetched ahead of a screen's products
+// Four digits, as a float for the broadcast that a load does.
+[[nodiscard]] inline float screen_four(const int8_t* x) {
+  using Anywhere [[gnu::aligned(1), gnu::may_alias]] = float;
+  return *reinterpret_cast<const Anywhere*>(x);
+}
+
 inline constexpr auto kE8m0Values = [] {
   std::array<float, 256> values{};
   for (int i = 0; i < 256; ++i) values[static_cast<size_t>(i)] = E8m0{static_cast<uint8_t>(i)}.to_float();

@@ -145,7 +145,7 @@ class CudaBackend final : public Member {
     graph_ = graph_of(step);
     next_ = graph_ > 0 ? graphs_->next(graph_) : StepGraphs::Next::kRun;
     if (next_ == StepGraphs::Next::kReplay) return open(step, &graph_programs_.at(graph_));
-    plan(step, screen_ && (graph_ > 0 || draws_by_temperature(step)));  // steps of graphs are such
+    plan(step, screen_ && (graph_ > 0 || draws_by_temperature(step.sample_rows)));  // steps of graphs are such
     if (next_ == StepGraphs::Next::kRun) return;
     program_ = &(graph_programs_[graph_] = *program_);
     graphs_->begin_capture(graph_);
@@ -302,16 +302,8 @@ class CudaBackend final : public Member {
     if (tokens > (begins ? drafts_begin() : others)) return 0;
     for (const Row& row : step.rows)
       if (row.tokens > kMaxDecodeTokens) return 0;
-    if (!draws_by_temperature(step)) return 0;
+    if (!draws_by_temperature(step.sample_rows)) return 0;
     return begins ? others + tokens : tokens;
-  }
-  // Whether a step draws, and no draw has a filter, a penalty, a bias, a mask or log-probabilities.
-  [[nodiscard]] bool draws_by_temperature(const StepArgs& step) {
-    if (step.sample_rows.empty()) return false;
-    for (const SampleRow& row : step.sample_rows)
-      if (row.logprobs >= 0 || row.given >= 0) return false;
-    fill_sample_inputs(step.sample_rows, samples_);
-    return !samples_.filters && samples_.most_shifts == 0 && samples_.masks.empty();
   }
   // Most tokens of a step with which a head's draft begins and that has a graph.
   [[nodiscard]] int drafts_begin() const { return config_.head ? kMaxDecodeTokens : 0; }

@@ -368,6 +368,7 @@ int execute(const BenchOptions& asked) {
     const backend::BackendConfig whole = model::backend_config(source.config, {}, run.dense);
     cost.screened_bytes = backend::cuda::screened_bytes(backend::cuda_config(whole, run.ranks), run, *card);
   }
+  if (run.backend == BackendKind::kCpu) backend::set_cpu_screen(cost, run);
   BenchJson json = head_of(options, source.config, cost, peaks);
   json["backend"] = loaded.backend().name();
   const double startup = seconds_since(start);

@@ -52,6 +52,27 @@ struct Sample {
     for (size_t i = 0; i < plain.size(); ++i) set(i);
   }
 
+  // Given values, rounded to the format.
+  Sample(WeightFormat format_in, int64_t cols_in, int rows_in, uint64_t seed, std::vector<float> given)
+      : Sample(format_in, cols_in, rows_in, seed) {
+    if (format != WeightFormat::kGgmlQ8) {
+      plain = std::move(given);
+      for (size_t i = 0; i < plain.size(); ++i) set(i);
+      return;
+    }
+    for (size_t b = 0; b < given.size() / kMxBlock; ++b) {
+      float most = 0;
+      for (size_t i = 0; i < kMxBlock; ++i) most = std::max(most, std::abs(given[b * kMxBlock + i]));
+      const F16 scale = F16::from_float(most / 127);
+      std::memcpy(values.data() + b * 34, &scale.bits, 2);
+      for (size_t i = 0; i < kMxBlock; ++i) {
+        const float code = most > 0 ? std::nearbyint(given[b * kMxBlock + i] * 127 / most) : 0;
+        values[b * 34 + 2 + i] = static_cast<uint8_t>(static_cast<int8_t>(code));
+        set(b * kMxBlock + i);
+      }
+    }
+  }
+
   void set(size_t i) {
     const auto block = static_cast<int64_t>(i) / kMxBlock, at = static_cast<int64_t>(i) % kMxBlock;
     uint8_t* p = values.data();

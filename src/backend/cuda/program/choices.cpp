@@ -172,12 +172,11 @@ bool o_in_halves(const Tuned& tuned, const GemvShape& o, const PlanDevice& devic
 
 bool screens_logits(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card) {
   static_assert(kFewTokens == kGemvTokens);
-  constexpr int64_t kPart = 40;  // of the card's memory, at most
   const Dims& d = config.dims;
   return run.screened_head == ScreenedHead::kAuto && !config.own_experts && !config.head &&
          choose_family(config, run) != KernelFamily::kReference &&
          packing_of(WeightRole::kUnembedding, config.dense) == Packing::kBf16 && layout::screens(d.vocab, d.hidden) &&
-         screen_copy_bytes(d.vocab, d.hidden) <= card.memory_bytes / kPart;
+         has_room_to_screen(screen_copy_bytes(d.vocab, d.hidden), card.memory_bytes);
 }
 
 DenseFormats with_q8(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card,

@@ -24,14 +24,10 @@ inline constexpr int kMostScreenWarps = kScreenWarps<1>;
 inline constexpr int kScreenDigit = 7;      // bits of the low one
 inline constexpr int kScreenSteps = 16256;  // most X of a row: 127 high digits
 inline constexpr int kPickThreads = 512;
-// Steps that rest after one in which more than a kManyTiles-th of all tiles were candidates: then the short copy is
-// read in vain, which takes half as long as all logits.
-inline constexpr int kRestingSteps = 64, kManyTiles = 8;
-
 // What floats may lose. Two full products: two bf16 for an activation (2^-18), sums of tensor cores (24 times 2^-22),
-// together below 2^-16 of |v||w| each, and with those of the draw below kOfProducts. The exact value of the best row,
-// a sum of a lane's cols / 32, and the short copy's: kOfRows of |x'||w'|.
-inline constexpr float kOfProducts = 0x1p-14f, kOfRows = 0x1p-16f, kOfNoise = 0x1p-17f;
+// together below 2^-16 of |v||w| each, and with those of the draw below kOfProducts. The exact value of the best row is
+// a sum of a lane's cols / 32: in kOfRows, as the short copy's.
+inline constexpr float kOfProducts = 0x1p-14f;
 
 // Shared memory of a CTA, behind the operands.
 struct ScreenShared {
@@ -315,7 +311,7 @@ __device__ inline float part_of_product(const ScreenCopy& copy, const float* v, 
 // row by the short copy has for sure. product: v · that row.
 __device__ inline float least_draw(const Screen::Args& a, int token, int row, float product) {
   const ScreenedToken& own = a.at.tokens[token];
-  const float least = product - own.common - kOfRows * own.length * (a.copy.kept[row] + a.copy.lost[row]);
+  const float least = least_screened(own, product, a.copy.lost[row], a.copy.kept[row]);
   const SampleRowParams& p = a.params[token];
   if (p.greedy()) return least;
   return least + p.get<&SamplingParams::temperature>() * gumbel(p.seed, p.position, row);
@@ -373,7 +369,7 @@ __device__ inline bool reaches(const Screen::Args& a, const BoundQuad& bounds, c
     const float y[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float most = y[i] + own.length * lost[i] + own.missed * kept[i] + own.rounding;
+      float most = y[i] + above_screened(own, lost[i], kept[i]);
       if (!p.greedy())
         most += p.get<&SamplingParams::temperature>() * (gumbel(random[static_cast<size_t>(i)]) + kOfNoise);
       does |= !(most < least[token]);  // NaN: whoever looks closer sees it
@@ -426,7 +422,7 @@ __global__ void __launch_bounds__(kPickThreads) any_screen_pick(const __grid_con
     state.resting = resting - 1;
     return;
   }
-  if (state.count > tiles / kManyTiles) state.resting = kRestingSteps;
+  if (state.count > tiles / kManyCandidates) state.resting = kRestingSteps;
   ++state.total.steps;
   state.total.tiles += state.count;
   *a.at.shown = state.total;
@@ -533,7 +529,6 @@ __global__ void __launch_bounds__(kCopyThreads) screen_rows(const __grid_constan
     own = fmaxf(own, __shfl_xor_sync(kAllLanes, own, 2)) / 4;  // of a quad, whose four will be added
   }
   over_warps(most, lengths);
-  constexpr float kUp = 1.0f + 0x1p-9f;
   float scale[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
@@ -545,7 +540,7 @@ __global__ void __launch_bounds__(kCopyThreads) screen_rows(const __grid_constan
   const auto root = [&](int which) {
     float sum = 0;
     for (int w = 0; w < kCopyWarps; ++w) sum += of_warps[which][w][threadIdx.x];
-    return sqrtf(sum) * kUp;
+    return sqrtf(sum) * kRowUp;
   };
   if (threadIdx.x < kRows) copy.length[row] = root(1);
   float lost[kOwn] = {}, kept[kOwn] = {};

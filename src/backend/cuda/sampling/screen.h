@@ -1,19 +1,12 @@
 #pragma once
-// A screen: the token of a draw, bit for bit, from half of the unembedding's bytes (docs/decisions/0074). A short copy
-// of the matrix gives every logit but for an error that is bounded; whoever's bound reaches the best row's exact logit
-// is a candidate, and only candidates' tiles are multiplied as the whole matrix would be, by the same kernel. All other
-// logits become -infinity, which no draw takes. For draws of a temperature alone: filters, penalties and masks, and
-// whoever reads logits, want all of them.
-//
-// y = W · v, columns of W shifted by their mean m and divided by their rms s: w' = (w - m) / s, x' = v · s. Then
-// y = x' · w' + v · m, and the last term is the same for all rows: it decides nothing. With codes q, x' in steps of X:
-//   |x' · w' - X · q| <= |x'| |w' - q| + |x' - X| |q|
-// Bounds are of exact numbers; what floats lose, the full product too, is kOfProducts and kOfRows (screen.cuh).
+// A screen (backend/screen.h) on a card: candidates' tiles of 16 rows are multiplied by the kernel that multiplies the
+// whole matrix. All other logits become -infinity, which no draw takes.
 
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/launch/launch.h"
 #include "backend/cuda/layout/screen_codes.h"
 #include "backend/cuda/sampling/sample.h"
+#include "backend/screen.h"
 
 #include <cstdint>
 
@@ -45,19 +38,12 @@ struct ScreenState : TileCount {  // of the candidates, tiles of 16 rows
 };
 struct ScreenScratch {
   float* v = nullptr;                      // [tokens, cols] 16-byte aligned
-  struct ScreenedToken* tokens = nullptr;  // [tokens]
+  ScreenedToken* tokens = nullptr;         // [tokens]
   float* part_value = nullptr;             // [tokens, kScreenParts] the best of some rows, by the short copy
   int32_t* part_token = nullptr;           // [tokens, kScreenParts]
   int32_t* tiles = nullptr;                // [rows / 16] the candidates
   ScreenState* state = nullptr;            // zeros before the first step
   ScreenCounts* shown = nullptr;           // in the host's memory: state->total
-};
-// What the bounds want to know of a token's activations.
-struct ScreenedToken {
-  float common = 0;    // v · m
-  float length = 0;    // |x'|
-  float missed = 0;    // |x' - X|, rounded up
-  float rounding = 0;  // what floats may lose of two logits, and of their draw
 };
 inline constexpr int kScreenParts = 512;  // CTAs of a screen, at most
 // A B operand holds so many tokens: the high and the low digit of each is a column. More tokens are another set.

@@ -269,7 +269,7 @@ TEST(predict, every_kernel_of_ranks_programs_has_a_share) {
                                             .dims = config.dims,
                                             .layer_kinds = kTwoLayers,
                                             .card = card,
-                                            .between = {.ranks = ranks.count, .link = usual_link(card.word)}});
+                                            .between = {.ranks = ranks.count, .link = link_named(card.link)}});
         EXPECT_GT(step.us, step.floor_us) << card.word << ", rows " << rows.size() << ", ranks " << ranks.count;
       }
     }

@@ -29,7 +29,8 @@ KnownCard round_card() {
           .read_bytes_per_s = 1e12,
           .read_from = {},
           .flops_per_s = {0, 1e14, 2e14, 0, 0, 0},
-          .flops_from = {}};
+          .flops_from = {},
+          .link = {}};
 }
 
 Node node(Stage stage, std::string kernel, const Cost& cost) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
@@ -21,7 +22,6 @@ using backend::AttentionActivations;
 using backend::AttentionKernel;
 using backend::CpuIsa;
 using backend::KernelFamily;
-using backend::KvDtype;
 using backend::MoeTile;
 using backend::RunConfig;
 using backend::ScreenedHead;
@@ -55,13 +55,13 @@ constexpr Word kPulls[] = {word("true", WhenAbsent::kPull)};
 constexpr Word kBackendWords[] = {word(BackendKind::kAuto, kAsChosen), word(BackendKind::kCpu, kAsChosen, kOnCpu),
                                   word(BackendKind::kCuda, kAsChosen, kOnCards),
                                   word(BackendKind::kReference, kUnrounded, kOnCpu)};
-constexpr Word kKvTypes[] = {{"auto", -1},
-                             word("bf16", KvDtype::kBf16),
-                             word("f32", KvDtype::kF32),
-                             word("fp8", KvDtype::kE4m3, kRounded),
-                             word("int8", KvDtype::kInt8, kRounded, kOnCpu)};
-static_assert(std::ranges::equal(std::span(kKvTypes).subspan(1), backend::kKvTypes, {}, &Word::word,
-                                 &backend::KvType::word));
+constexpr auto kKvTypes = [] {
+  std::array<Word, backend::kKvDtypes + 1> all{{{"auto", -1}}};
+  for (const backend::KvType& t : backend::kKvTypes)
+    all[1 + static_cast<size_t>(t.dtype)] =
+        word(t.word, t.dtype, t.lossy ? kRounded : kUnrounded, t.on.has(BackendKind::kCuda) ? Places{} : kOnCpu);
+  return all;
+}();
 constexpr Word kAttentions[] = {word(AttentionKernel::kAuto), word(AttentionKernel::kFlash, kUnrounded, kOnCards),
                                 word(AttentionKernel::kReference, kUnrounded, kOnCards)};
 constexpr Word kAttentionActivations[] = {

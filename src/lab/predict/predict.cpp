@@ -297,8 +297,7 @@ int execute(const PredictOptions& asked) {
   const int ranks = options.model.run.ranks.count;
   if (ranks == 1 && (!options.link.empty() || options.link_us >= 0))
     throw Error(Code::kInvalidRequest, "want --tensor-parallel-size of at least 2 with --link and --link-us, found 1");
-  KnownLink link =
-      options.link.empty() ? backend::cuda::usual_link(options.card) : backend::cuda::link_named(options.link);
+  KnownLink link = backend::cuda::link_named(options.link.empty() ? card.link : options.link);
   if (options.link_us >= 0) {
     (link.push_bytes_per_s > 0 ? link.push_us : link.long_us) = options.link_us;
     link.from += fmt::format("; {} us asked for", options.link_us);

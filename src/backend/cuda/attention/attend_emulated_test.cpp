@@ -100,6 +100,18 @@ struct Attempt {
     for (const int count : finished) ASSERT_EQ(count, 0);
   }
 
+  void plain(bool with_sinks) {
+    AttentionArgs a = args(with_sinks);
+    a.head_dim = f.shape.head_dim;
+    const emulation::Launch launch{.grid = f.shape.heads,
+                                   .threads = kAttendWarps * kWarpLanes,
+                                   .grid_y = static_cast<int>(f.positions.size()),
+                                   .predecessor = {}};
+    with_page_type(f.held.type.dtype, [&]<KvDtype kType>() {
+      ASSERT_EQ(emulation::run(launch, [&] { any_attend<PageRow<kType>, 4>(a); }), "");
+    });
+  }
+
   template <class Tile, class Body>
   void tiles(bool with_sinks, const Body& body) {
     AttentionArgs a = args(with_sinks);
@@ -195,6 +207,17 @@ void check_decode(const AttendShape& shape, int window, const std::vector<Attend
   run.decode<Kv>(sinks, 99);  // other delays, the same bits
   ASSERT_EQ(run.out, first);
   run.check_rounded([&] { run.decode<Kv>(sinks, 1); });
+}
+
+TEST(attend_emulated, the_plain_kernel_is_the_sum_over_pages_of_every_type) {
+  for (const TestPages* pages : kCardPages)
+    for (const AttendShape& shape : {AttendShape{4, 1, 64}, {2, 2, 8}, {2, 1, 128}}) {
+      SCOPED_TRACE(testing::Message() << "pages of " << pages->type.name << ", heads of " << shape.head_dim);
+      AttendFixture f(shape, 128, {{1, 1}, {65, 2}, {200, 9}}, 23, *pages);
+      Attempt run(f);
+      run.plain(shape.kv_heads == 1);
+      run.check(shape.kv_heads == 1, [](bool, const AttendFixture::Want&, size_t) { return 3e-6; });
+    }
 }
 
 TEST(attend_emulated, decode_is_the_exact_sum_at_page_and_window_edges) {

@@ -47,7 +47,7 @@ TEST_F(AttendTest, matches_double_at_window_edges_with_and_without_sinks) {
   for (const AttendShape shape : {AttendShape{64, 8, 64}, {8, 1, 32}, {4, 2, 128}, {6, 3, 8}}) {
     for (const int window : {0, 128, 1}) {
       for (const Sinks sinks : {Sinks::kNone, Sinks::kUsual, Sinks::kHuge}) {
-        for (const TestPages* pages : {&kF32Pages, &kBf16Pages, &kE4m3Pages}) {
+        for (const TestPages* pages : kCardPages) {
           AttendFixture f(shape, window, kSequences, 21, *pages);
           if (sinks == Sinks::kHuge) std::fill(f.sinks.begin(), f.sinks.end(), Bf16::from_float(60));
           const std::vector<float> got = run(f, sinks, on_);

@@ -1,10 +1,11 @@
 #pragma once
-// KV pages as this room's kernels know them, and the types that there are: a type is a line of with_page_type and a
-// PageRow in page_rows.cuh. Plain C++.
+// KV pages as this room's kernels know them: a type that backend/kv_dtype.h gives to cuda is a PageRow in
+// page_rows.cuh. Plain C++.
 
 #include "backend/kv_dtype.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 namespace nibble::backend::cuda {
@@ -17,23 +18,19 @@ struct KvPages {
 };
 
 // f.operator()<type>() of a type that require_pages() lets through, on the host and on the card.
-template <class F>
+template <size_t kIdx = 0, class F>
 constexpr void with_page_type(KvDtype type, const F& f) {
-  if (type == KvDtype::kF32) {
-    f.template operator()<KvDtype::kF32>();
-  } else if (type == KvDtype::kBf16) {
-    f.template operator()<KvDtype::kBf16>();
-  } else {
-    f.template operator()<KvDtype::kE4m3>();
+  if constexpr (kIdx < kKvDtypes) {
+    if constexpr (kKvTypes[kIdx].on.has(BackendKind::kCuda))
+      if (type == kKvTypes[kIdx].dtype) return f.template operator()<kKvTypes[kIdx].dtype>();
+    with_page_type<kIdx + 1>(type, f);
   }
 }
 static_assert(std::ranges::all_of(kKvTypes,
                                   [](const KvType& type) {
-                                    bool met = false;
-                                    with_page_type(type.dtype, [&]<KvDtype kType>() { met = kType == type.dtype; });
-                                    return met == type.on.has(BackendKind::kCuda) && (!met || stands_alone(type));
+                                    return !type.on.has(BackendKind::kCuda) || stands_alone(type);
                                   }),
-              "the types that backend/kv_dtype.h gives to cuda; kernels store a value without its neighbours");
+              "kernels store a value without its neighbours");
 
 // Throws Error(kUnsupported) that names the type where no kernel here takes it.
 inline void require_pages(KvDtype type) { require_taken(type_of(type), BackendKind::kCuda); }

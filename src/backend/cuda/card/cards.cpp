@@ -23,6 +23,7 @@ constexpr int64_t gib(double count) { return static_cast<int64_t>(count * (int64
 struct Datasheet {
   double mma_tflop_per_s;  // f16 or bf16, sums in f32, not sparse
   double mxf8f6f4_tflop_per_s = 0;
+  std::string_view link = "pcie4";
 };
 
 KnownCard from_datasheet(std::string word, DeviceFacts facts, double ghz, const Datasheet& sheet) {
@@ -36,7 +37,8 @@ KnownCard from_datasheet(std::string word, DeviceFacts facts, double ghz, const 
           .flops_per_s = {0, sheet.mma_tflop_per_s * 1e12, 0,
                           (capability >= 89 ? kFp8Rate : 0) * sheet.mma_tflop_per_s * 1e12,
                           sheet.mxf8f6f4_tflop_per_s * 1e12, kMxf4Rate * sheet.mxf8f6f4_tflop_per_s * 1e12},
-          .flops_from = "the datasheet's"};
+          .flops_from = "the datasheet's",
+          .link = sheet.link};
 }
 
 // memory_gib: what a driver reports of it, rounded down. gb_per_s: the datasheet's.
@@ -63,23 +65,26 @@ std::vector<KnownCard> known_cards() {
        .read_from = "measured by others (231 to 234 of the datasheet's 273 GB/s)",
        // 48 multiprocessors, 2048 operations a clock of mxf8f6f4; others measured 91 to 92 of bf16's 119.
        .flops_per_s = {0, 92e12, 0, kFp8Rate * 92e12, 236e12, kMxf4Rate * 236e12},
-       .flops_from = "mma.sync measured by others, mxf8f6f4 and mxf4 from their rates and the clock"},
+       .flops_from = "mma.sync measured by others, mxf8f6f4 and mxf4 from their rates and the clock",
+       .link = "connectx7"},
       {.word = "h100",
        .facts = facts_of("H100 SXM", 90, 132, 79, 3350),
        .ghz = 1.98,
        .read_bytes_per_s = 3.12e12,
        .read_from = "measured, bench/results/2026-11-23-h100-120b.json",
        .flops_per_s = {0, 638e12, 977e12, 0, 0, 0},
-       .flops_from = "measured, the same"},
+       .flops_from = "measured, the same",
+       .link = "nvlink4"},
       {.word = "h200",
        .facts = facts_of("H200", 90, 132, 139, 4800),
        .ghz = 1.98,
        .read_bytes_per_s = 4.56e12,
        .read_from = "measured, bench/results/2026-11-23-h200-120b.json",
        .flops_per_s = {0, 638e12, 977e12, 0, 0, 0},
-       .flops_from = "an H100's, measured (bench/results/2026-11-23-h100-120b.json)"},
-      from_datasheet("a100", facts_of("A100 SXM 80 GB", 80, 108, 79, 2039), 1.41, {312}),
-      from_datasheet("a100-40gb", facts_of("A100 SXM 40 GB", 80, 108, 39, 1555), 1.41, {312}),
+       .flops_from = "an H100's, measured (bench/results/2026-11-23-h100-120b.json)",
+       .link = "nvlink4"},
+      from_datasheet("a100", facts_of("A100 SXM 80 GB", 80, 108, 79, 2039), 1.41, {312, 0, "nvlink3"}),
+      from_datasheet("a100-40gb", facts_of("A100 SXM 40 GB", 80, 108, 39, 1555), 1.41, {312, 0, "nvlink3"}),
       from_datasheet("3090", facts_of("RTX 3090", 86, 82, 23.6, 936), 1.695, {71}),
       from_datasheet("4090", facts_of("RTX 4090", 89, 128, 23.6, 1008), 2.52, {165}),
       from_datasheet("5090", facts_of("RTX 5090", 120, 170, 31.3, 1792), 2.407, {209.5, 838}),
@@ -144,13 +149,6 @@ KnownLink link_named(std::string_view word) {
     words.push_back(link.word);
   }
   throw Error(Code::kInvalidRequest, "want a link: {}; found {}", fmt::join(words, ", "), word);
-}
-
-KnownLink usual_link(std::string_view card) {
-  if (card == "gb10") return link_named("connectx7");
-  if (card == "h100" || card == "h200") return link_named("nvlink4");
-  if (card.starts_with("a100")) return link_named("nvlink3");
-  return link_named("pcie4");
 }
 
 double sum_us(const KnownLink& link, const Sum& sum) {

@@ -33,6 +33,7 @@ struct KnownCard {
   std::string read_from;                           // where that is from
   std::array<double, kMatrixUnits> flops_per_s{};  // by MatrixUnit; 0: it has none
   std::string flops_from;
+  std::string_view link;  // a KnownLink's word: what cards of this name usually have between them
 
   [[nodiscard]] double peak(MatrixUnit unit) const { return flops_per_s[static_cast<size_t>(unit)]; }
   // The peak of products that hold bf16 exactly: what `nibble bench` takes a limit of.
@@ -61,8 +62,6 @@ struct KnownLink {
 [[nodiscard]] std::vector<KnownLink> known_links();
 // Throws Error(kInvalidRequest) naming those that are known.
 [[nodiscard]] KnownLink link_named(std::string_view word);
-// What cards of this name usually have between them.
-[[nodiscard]] KnownLink usual_link(std::string_view card);
 
 // How long a sum over ranks takes of a message of so many bytes. `longer`: it is long enough for the other way.
 struct Sum {

@@ -33,14 +33,14 @@ TEST(links, more_ranks_push_more_and_ring_hardly_more) {
 }
 
 TEST(links, cards_that_do_not_reach_each_other_push_nothing) {
-  const KnownLink link = usual_link("4090");
+  const KnownLink link = link_named(card_named("4090").link);
   EXPECT_EQ(link.word, "pcie4");
   EXPECT_EQ(sum_us(link, {.ranks = 2, .bytes = 5760}), sum_us(link, {.ranks = 2, .bytes = 5760, .longer = true}));
 }
 
 TEST(links, every_card_has_one) {
-  for (const KnownCard& card : known_cards()) EXPECT_FALSE(usual_link(card.word).from.empty());
-  EXPECT_EQ(usual_link("gb10").word, "connectx7");
+  for (const KnownCard& card : known_cards()) EXPECT_FALSE(link_named(card.link).from.empty());
+  EXPECT_EQ(card_named("gb10").link, "connectx7");
   try {
     static_cast<void>(link_named("carrier pigeon"));
     FAIL() << "there is none";

@@ -12,7 +12,6 @@
 #include "backend/cuda/arch/sm90/norm_route.cuh"
 #include "backend/cuda/arch/sm90/split_gemm.cuh"
 #include "backend/cuda/testing/attend.h"
-#include "backend/cuda/testing/attend.h"
 #include "backend/cuda/norm_rope/any_rope_kv.cuh"
 
 #include <gtest/gtest.h>
@@ -121,9 +120,9 @@ TEST(around_gemm_emulated, rope_rotates_the_sums_and_fills_the_slots_of_every_ca
       run);
   check_rope<HostArray>({.tokens = 70, .heads = 1, .kv_heads = 1, .splits = 2, .type = KvDtype::kE4m3}, run);
   for (const int splits : {1, kMaxSplits}) check_rope<HostArray>({.tokens = 9, .kv_heads = 1, .splits = splits}, run);
-  for (const KvDtype type : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3})
+  for (const TestPages* pages : kCardPages)
     for (const int heads : {2, 3, 8})
-      check_rope<HostArray>({.tokens = 37, .heads = heads, .kv_heads = 2, .type = type}, run);
+      check_rope<HostArray>({.tokens = 37, .heads = heads, .kv_heads = 2, .type = pages->type.dtype}, run);
 }
 
 template <class Tile>
@@ -250,7 +249,7 @@ TEST(around_gemm_emulated, rope_fills_the_slots_of_pages_as_they_are_held) {
   const RopeFixture<HostArray> f(c);
   const TestSums sums(c.splits, c.tokens, static_cast<int>(f.bias().size()), c.order);
   const HostArray<uint8_t> on_sums(sums.values);
-  for (const TestPages* pages : {&kBf16Pages, &kE4m3Pages})
+  for (const TestPages* pages : kCardPages)
     check_held(*pages, (c.tokens / kPageTokens + 2) * c.kv_heads * kPageTokens, kHeadDim, [&](const KvPages& to) {
       RopeSums::Args args = f.args({on_sums.get(), c.splits, c.order});
       args.kv = to;
@@ -297,8 +296,7 @@ TEST(around_gemm_emulated, the_general_rope_fills_the_slots_of_every_type) {
             ASSERT_EQ(static_cast<const float*>(to.values)[at], v[static_cast<size_t>(from + d)]);
           }
     };
-    for (const TestPages* pages : {&kF32Pages, &kBf16Pages, &kE4m3Pages})
-      check_held(*pages, 2 * kKvHeads * kPageTokens, dim, write);
+    for (const TestPages* pages : kCardPages) check_held(*pages, 2 * kKvHeads * kPageTokens, dim, write);
   }
 }
 

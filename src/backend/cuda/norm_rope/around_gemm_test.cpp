@@ -2,6 +2,7 @@
 
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/testing/around_gemm.h"
+#include "backend/cuda/testing/attend.h"
 #include "backend/cuda/testing/route.h"
 #include "backend/cuda/testing/split_gemm.h"
 #include "backend/cuda/arch/sm90/kernels.h"
@@ -80,13 +81,18 @@ TEST_F(AroundGemm, norm_adds_the_delta_and_rounds_for_every_reader) {
 
 TEST_F(AroundGemm, rope_rotates_the_sums_and_fills_the_slots_of_every_cache) {
   const auto run = [&](const RopeSums::Args& args) { RopeSums::launch(args, on_); };
-  for (const KvDtype type : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3})
+  for (const TestPages* pages : kCardPages)
     for (const int tokens : kEdgeTokens) {
       for (const int splits : {1, 3})
-        check_rope<DeviceArray>({.tokens = tokens, .heads = 64, .kv_heads = 8, .splits = splits, .type = type}, run);
-      check_rope<DeviceArray>(
-          {.tokens = tokens, .heads = 3, .kv_heads = 1, .splits = 1, .order = SplitSums::Order::kRows, .type = type},
-          run);
+        check_rope<DeviceArray>(
+            {.tokens = tokens, .heads = 64, .kv_heads = 8, .splits = splits, .type = pages->type.dtype}, run);
+      check_rope<DeviceArray>({.tokens = tokens,
+                               .heads = 3,
+                               .kv_heads = 1,
+                               .splits = 1,
+                               .order = SplitSums::Order::kRows,
+                               .type = pages->type.dtype},
+                              run);
     }
   for (const int heads : {3, 32}) check_rope<DeviceArray>({.tokens = 700, .heads = heads, .kv_heads = 2}, run);
 }

@@ -29,7 +29,8 @@ KnownCard round_card() {
           .read_bytes_per_s = 1e12,
           .read_from = {},
           .flops_per_s = {0, 1e14, 2e14, 0, 0, 0},
-          .flops_from = {}};
+          .flops_from = {},
+          .link = {}};
 }
 
 Node node(Stage stage, std::string kernel, const Cost& cost) {
@@ -269,7 +270,7 @@ TEST(predict, every_kernel_of_ranks_programs_has_a_share) {
                                             .dims = config.dims,
                                             .layer_kinds = kTwoLayers,
                                             .card = card,
-                                            .between = {.ranks = ranks.count, .link = usual_link(card.word)}});
+                                            .between = {.ranks = ranks.count, .link = link_named(card.link)}});
         EXPECT_GT(step.us, step.floor_us) << card.word << ", rows " << rows.size() << ", ranks " << ranks.count;
       }
     }

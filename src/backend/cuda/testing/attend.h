@@ -52,6 +52,10 @@ inline const TestPages kE4m3Pages{type_of(KvDtype::kE4m3), [](std::span<float> r
 inline const TestPages kF32Pages{
     type_of(KvDtype::kF32), [](std::span<float> /*row*/) {},
     [](std::span<const float> row, uint8_t* codes) { std::memcpy(codes, row.data(), row.size_bytes()); }};
+// Every type of a card.
+inline constexpr const TestPages* kCardPages[] = {&kF32Pages, &kBf16Pages, &kE4m3Pages};
+static_assert(std::ranges::count_if(kKvTypes, [](const KvType& type) { return type.on.has(BackendKind::kCuda); }) ==
+              std::ssize(kCardPages));
 
 // Keys and values of all sequences in shuffled pages; NaN wherever no sequence has written.
 struct AttendFixture {

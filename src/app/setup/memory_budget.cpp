@@ -74,12 +74,8 @@ std::string describe_host_layers(const ModelOptions& options, const backend::Cos
   const backend::StepShape step{.rows = row, .logit_rows = 1};
   const double there = layers * cost.of(backend::Stage::kMoe, backend::LayerKind::kFull, step).bytes,
                all = cost.of_step(layer_kinds, step).bytes;
-  const int64_t held = cost.expert_bytes(layers);
-  const MemoryLimit host = host_limit();
-  return fmt::format("experts of {} of {} layers on the host: {} of its memory{}; a token reads {} there, {} on the card",
-                     layers, cost.dims.layers, format_bytes(static_cast<double>(held)),
-                     held > host.bytes ? fmt::format(" ({}: what has no room is read from the file again)", host.where)
-                                       : "",
+  return fmt::format("experts of {} of {} layers on the host: {} of its memory; a token reads {} there, {} on the card",
+                     layers, cost.dims.layers, format_bytes(static_cast<double>(cost.expert_bytes(layers))),
                      format_bytes(there), format_bytes(all - there));
 }
 
@@ -97,7 +93,8 @@ std::string describe(const MemoryNeeds& needs) {
 
 void require_fit(const MemoryNeeds& needs, const MemoryLimit& limit, std::span<const std::string> advice) {
   if (needs.total() <= limit.bytes) return;
-  throw Error(Code::kOutOfMemory, "want {}; {}; {}", describe(needs), limit.where,
+  throw Error(Code::kOutOfMemory, "want {}; {}, {} too little; {}", describe(needs), limit.where,
+              format_bytes(static_cast<double>(needs.total() - limit.bytes)),
               advice.empty() ? "nothing smaller would fit" : fmt::format("would fit: {}", fmt::join(advice, " or ")));
 }
 

@@ -75,8 +75,6 @@ void Sm90NormRoute::launch(const NormRouteArgs& args, const Plan& plan, const La
 }
 void Combine::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void Tap::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void RopeSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void RouteSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 
 void Sm90Gemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   counted(name(args, plan), args, on, plan.tile);
@@ -85,10 +83,6 @@ void Sm121MxGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launc
   check(args);
   counted(name(args), args, on, plan.tile);
 }
-void AnyGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  counted(args.order == layout::RowOrder::kGateUp ? kGateUp : by_packing(kNames, args.packing), args, on, plan.tile);
-}
-void Round::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void GroupRound::launch(const Args& args, const Launch& on) {
   check_args(args.group);
   launched(kName, on);

@@ -1,5 +1,6 @@
 // Launchers of what a model's plain and streaming kernels run, that only count, beside launchers.cpp.
 
+#include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/dense/linear.h"
 #include "backend/cuda/emulation/launchers.h"
@@ -47,5 +48,11 @@ void GroupedDown::launch(const Args& args, const RowWarpsPlan& plan, const Launc
 }
 void NormSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void GroupTiles::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void AnyGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  counted(args.order == layout::RowOrder::kGateUp ? kGateUp : by_packing(kNames, args.packing), args, on, plan.tile);
+}
+void Round::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void RopeSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
+void RouteSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 
 }  // namespace nibble::backend::cuda

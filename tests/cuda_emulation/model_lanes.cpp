@@ -4,6 +4,7 @@
 #include "backend/cuda/emulation/device.h"
 
 #include "backend/cuda/attention/page_rows.cuh"
+#include "backend/cuda/dense/gemm.cuh"
 #include "backend/cuda/dense/gemv.cuh"
 #include "backend/cuda/dense/linear.h"
 #include "backend/cuda/experts/grouped.cuh"
@@ -11,9 +12,12 @@
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_group.cuh"
 #include "backend/cuda/experts/moe_up.cuh"
+#include "backend/cuda/experts/route_sums.cuh"
 #include "backend/cuda/experts/router.cuh"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"
 #include "backend/cuda/norm_rope/norm_sums.cuh"
+#include "backend/cuda/norm_rope/rope_sums.cuh"
+#include "backend/cuda/quantise/round.cuh"
 #include "base/error.h"
 #include "base/mx.h"
 
@@ -63,6 +67,26 @@ void run_gemv(const typename Op::Args& args, const GemvPlan& plan, Kernel name, 
   check_args(args);
   if (plan.geometry.blocks == 6) return run_gemv<GemvTile<kPacking, 6, Columns::kVectors>, Op>(args, plan, name, on);
   run_gemv<GemvTile<kPacking, 8, Columns::kVectors>, Op>(args, plan, name, on);
+}
+
+// The tile that is planned, where there is one.
+template <layout::Packing kPacking, layout::RowOrder kOrder>
+void run_any_gemm(const GemmArgs& args, const GemmPlan& plan, Kernel name, const Launch& on) {
+  const auto try_tile = [&]<GemmTileSize kSize>() {
+    if constexpr (gemm_has_tile(kPacking, kOrder, kSize)) {
+      if (plan.rows != kSize.rows || plan.tokens != kSize.tokens) return false;
+      using Tile = GemmTile<kPacking, kSize>;
+      emulation::Launch launch = grid_of(static_cast<int>(plan.grid), Tile::kThreads);
+      launch.grid_y = static_cast<int>(plan.grid_y);
+      run_model_lanes(name, launch, on, [&] { any_gemm<Tile, kOrder>(args); });
+      return true;
+    } else {
+      return false;
+    }
+  };
+  check(try_tile.template operator()<kGemmFew>() || try_tile.template operator()<kGemmExperts>() ||
+            try_tile.template operator()<kGemmExpertsTall>(),
+        "a tile that is run here");
 }
 
 }  // namespace
@@ -237,6 +261,31 @@ void MoeDown::launch(const Args& args, const RowWarpsPlan& plan, const Launch& o
     if (layout::slice_blocks(args.inter) == 6) return moe_down<RowTile<6>>(args, plan.rows);
     moe_down<RowTile<8>>(args, plan.rows);
   });
+}
+
+void AnyGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
+  using layout::Packing;
+  using layout::RowOrder;
+  check_args(args);
+  if (args.order == RowOrder::kGateUp) return run_any_gemm<Packing::kMxfp4, RowOrder::kGateUp>(args, plan, kGateUp, on);
+  const Kernel name = by_packing(kNames, args.packing);
+  if (args.packing == Packing::kMxfp4) return run_any_gemm<Packing::kMxfp4, RowOrder::kPlain>(args, plan, name, on);
+  run_any_gemm<Packing::kBf16, RowOrder::kPlain>(args, plan, name, on);
+}
+void Round::launch(const Args& args, const Launch& on) {
+  run_model_lanes(kName, grid_of(args.tokens, round_threads(args.cols)), on, [&] { any_round_f32(args); });
+}
+void RopeSums::launch(const Args& args, const Launch& on) {
+  check_args(args);
+  run_model_lanes(kName, grid_of(static_cast<int>(rope_ctas(args)), kRopeThreads), on,
+                  [&] { any_rope_sums_f32(args); });
+}
+void RouteSums::launch(const Args& args, const Launch& on) {
+  check_args(args);
+  using Tile = RouteSumsAny<4>;
+  check(args.experts <= 32, "a tile that is run here");
+  run_model_lanes(kName, grid_of((args.tokens + Tile::kTokens - 1) / Tile::kTokens, Tile::kThreads), on,
+                  [&] { any_route_sums<Tile>(args); });
 }
 
 void GroupTiles::launch(const Args& args, const Launch& on) {

@@ -15,13 +15,16 @@
 namespace nibble::backend {
 namespace {
 
+// Some 300 µs: longer than a card needs from one layer's experts to the next one's. Not measured.
+constexpr int kSpinsBetweenLayers = 10 * kSpins;
+
 class CpuExperts final : public HostExperts {
  public:
   CpuExperts(const BackendConfig& config, const RunConfig& run)
       : config_(config),
         modes_(describe_cpu(run)),
         kernels_(cpu::kernels_for(run.isa, run.activations)),
-        pool_(run.threads),
+        pool_(run.threads, kSpinsBetweenLayers),
         linear_(kernels_, run.activations, pool_,
                 {.cols = std::max(config.dims.hidden, config.dims.inter),
                  .inputs = config.max_tokens * config.dims.topk,

@@ -257,9 +257,9 @@ class CudaBackend final : public Member {
   };
 
   [[nodiscard]] bool is_on_host(int layer) const { return layer >= 0 && host_ && layer < host_->layers(); }
-  [[nodiscard]] std::function<void(const HostCall::Args&, const Launch&)> host_call() {
+  [[nodiscard]] std::function<void(const HostCall&, const Launch&)> host_call() {
     if (!host_) return {};
-    return [host = &*host_](const HostCall::Args& args, const Launch& on) { host->launch(args, on); };
+    return [host = &*host_](const HostCall& call, const Launch& on) { host->launch(call, on); };
   }
 
   static Matrices matrices_of(KernelFamily kernel) {

@@ -39,12 +39,10 @@ inline constexpr int kHostRowsThreads = 256;
 
 // The call of a layer's experts behind these rows, and the copy of `values` floats of what they left to the card.
 struct HostCall {
-  static constexpr Kernel kName{"host_experts"};
-  struct Args {
-    int layer = 0;
-    float* delta = nullptr;
-    int64_t values = 0;
-  };
+  int layer = 0;
+  float* delta = nullptr;
+  int64_t values = 0;
 };
+[[nodiscard]] constexpr Kernel host_call_kernel() { return {"host_experts"}; }
 
 }  // namespace nibble::backend::cuda

@@ -32,17 +32,15 @@ HostLink::HostLink(std::unique_ptr<HostExperts> experts, const BackendConfig& co
   for (int layer = 0; layer < layers; ++layer) calls_.push_back({this, layer});
 }
 
-void HostLink::launch(const HostCall::Args& args, const Launch& on) {
-  cuda_check(cudaLaunchHostFunc(
-      on.stream,
-      [](void* data) {
-        const Call& call = *static_cast<Call*>(data);
-        call.link->run(call.layer);
-      },
-      &calls_.at(static_cast<size_t>(args.layer))));
-  cuda_check(cudaMemcpyAsync(args.delta, at_.delta, static_cast<size_t>(args.values) * sizeof(float),
+void HostLink::launch(const HostCall& call, const Launch& on) {
+  const cudaHostFn_t run = [](void* data) {
+    const Call& own = *static_cast<Call*>(data);
+    own.link->run(own.layer);
+  };
+  cuda_check(cudaLaunchHostFunc(on.stream, run, &calls_.at(static_cast<size_t>(call.layer))));
+  cuda_check(cudaMemcpyAsync(call.delta, at_.delta, static_cast<size_t>(call.values) * sizeof(float),
                              cudaMemcpyHostToDevice, on.stream));
-  note_launch(HostCall::kName, on, RunsOn::kHost);
+  note_launch(host_call_kernel(), on, RunsOn::kHost);
 }
 
 void HostLink::run(int layer) noexcept {

@@ -28,7 +28,7 @@ class HostLink {
   [[nodiscard]] int layers() const { return static_cast<int>(calls_.size()); }
 
   // REQUIRES that HostRows is enqueued. A capture keeps it.
-  void launch(const HostCall::Args& args, const Launch& on);
+  void launch(const HostCall& call, const Launch& on);
   // Throws what a call has thrown. From then on deltas are zeros.
   void require() const;
 

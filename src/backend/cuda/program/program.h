@@ -170,7 +170,7 @@ struct ProgramArgs {
   bool screened = false;           // the step's logits are for draws by temperature alone
   bool fed_back = false;           // of a head: the step has no taps (EmbedArgs)
   // Enqueues a call of experts on the host; empty in a program that is planned but not executed.
-  std::function<void(const HostCall::Args&, const Launch&)> host_call{};
+  std::function<void(const HostCall&, const Launch&)> host_call{};
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);

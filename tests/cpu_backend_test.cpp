@@ -233,6 +233,53 @@ TEST(CpuBackend, every_instruction_set_and_format_matches_the_reference) {
   }
 }
 
+// What a card would send is what the reference has at the experts of each layer.
+TEST(CpuBackend, experts_for_a_card_match_the_reference) {
+  for (const Width& width : kWidths) {
+    const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);
+    for (const auto& [shipped, tokens] : {std::pair{Shipped::kOpenAi, 12}, {Shipped::kGguf, 1}}) {
+      const Weights weights(config, shipped);
+      const test::OneSequence limits{.max_context = tokens, .chunk_tokens = tokens, .max_logit_rows = 1};
+      Loaded reference(config, weights, limits, nullptr);
+      std::vector<std::unique_ptr<backend::HostExperts>> experts;
+      for (const CpuIsa isa : isas()) {
+        experts.push_back(backend::make_cpu_experts(model::backend_config(config, test::step_limits(limits)),
+                                                    {.threads = 2, .activations = Activations::kF32, .isa = isa}));
+        for (const HostWeight& weight : weights.all())
+          if (backend::has_experts(weight.role)) experts.back()->upload(weight);
+      }
+      int layers = 0;
+      const auto check_layer = [&, tokens = tokens](backend::Stage stage, int layer) {
+        if (stage != backend::Stage::kMoe) return;
+        const auto slot = [&](backend::Slot of) { return reference.be->peek(of).values; };
+        const std::vector<float> named = slot(backend::Slot::kExpertIds), want = slot(backend::Slot::kDelta),
+                                 shares = slot(backend::Slot::kExpertWeights);
+        const std::vector<int32_t> ids(named.begin(), named.end());
+        ASSERT_EQ(std::ssize(ids), tokens * config.dims.topk);
+        for (const auto& each : experts) {
+          std::vector<float> x = slot(backend::Slot::kNormed), delta(x.size(), NAN);
+          each->run({.layer = layer,
+                     .tokens = tokens,
+                     .x = x.data(),
+                     .ids = ids.data(),
+                     .weights = shares.data(),
+                     .delta = delta.data()});
+          double size = 0, most = 0;
+          for (size_t i = 0; i < want.size(); ++i) {
+            size = std::max(size, std::abs(double{want[i]}));
+            most = std::isnan(delta[i]) ? INFINITY : std::max(most, std::abs(double{delta[i]} - want[i]));
+          }
+          EXPECT_LT(most, 1e-4 * size) << each->modes() << ", layer " << layer << ", hidden " << width.hidden;
+        }
+        ++layers;
+      };
+      const auto prompt = test::prompt_of(static_cast<size_t>(tokens), config.dims.vocab);
+      model::forward(*reference.be, reference.gpt, engine::step_alone(prompt), check_layer);
+      EXPECT_EQ(layers, config.dims.layers);
+    }
+  }
+}
+
 TEST(CpuBackend, requantised_layers_match_the_reference) {
   const Width& width = kWidths[0];
   const model::ModelConfig config = config_of(width.hidden, width.inter, width.experts);

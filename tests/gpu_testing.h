@@ -63,6 +63,13 @@ struct Source {
   std::vector<backend::HostWeight> weights;
 };
 
+// Where a run leaves some to the host: this machine's CPU, exactly.
+inline backend::CudaSetup with_host_experts() {
+  return {.host_experts = [](const backend::BackendConfig& of) {
+    return backend::make_cpu_experts(of, {.threads = 4, .activations = backend::Activations::kF32});
+  }};
+}
+
 enum class Which { kCuda, kReference, kCpu };
 
 struct Loaded {
@@ -76,7 +83,7 @@ struct Loaded {
     } else if (which == Which::kCpu) {
       be = backend::make_cpu_backend(config, {.threads = 4, .kv = Kv::kF32, .activations = backend::Activations::kF32});
     } else {
-      auto made = backend::make_cuda_backend(config, options);
+      auto made = backend::make_cuda_backend(config, options, with_host_experts());
       cuda = made.get();
       be = std::move(made);
     }

@@ -97,6 +97,17 @@ Counts counts_of(const backend::Backend& be) {
   return counts;
 }
 
+// Experts on the host that compute nothing: what launchers that count leave is no input.
+class NoExperts final : public backend::HostExperts {
+ public:
+  [[nodiscard]] std::string modes() const override { return "none"; }
+  void upload(const backend::HostWeight& weight) override { EXPECT_TRUE(backend::has_experts(weight.role)); }
+  void run(const Work& /*work*/) override {}
+};
+backend::CudaSetup on_nobody() {
+  return {.host_experts = [](const backend::BackendConfig&) { return std::make_unique<NoExperts>(); }};
+}
+
 struct Case {
   RunConfig options;
   DenseFormats dense{};
@@ -118,7 +129,7 @@ class Launches : public testing::Test {
     backend::cuda::emulated_tiles().clear();
     const backend::BackendConfig config = model::backend_config(
         of.model, {.max_tokens = 1024, .max_rows = 64, .kv_pages = {64, 64, 64}, .taps = of.taps}, c.dense);
-    const auto be = backend::make_cuda_backend(config, c.options);
+    const auto be = backend::make_cuda_backend(config, c.options, on_nobody());
     const model::GptOss gpt = model::load(*be, of.model, of.weights.weights());
     const model::Step step = step_of(lengths);
     model::forward(*be, gpt, step);
@@ -151,6 +162,18 @@ TEST_F(Launches, of_layers_that_differ_are_those_of_their_programs) {
     for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{1}, std::vector<int32_t>(9, 1), {600}})
       for (const Kv kv : {Kv::kBf16, Kv::kE4m3})
         expect_planned({.options = {.kv = kv, .family = family}}, lengths, {config, weights, {}});
+}
+
+// In every form of a delta, with and without what a head reads.
+TEST_F(Launches, of_layers_whose_experts_are_on_the_host_are_those_of_their_programs) {
+  const auto all = static_cast<int>(config_.dims.layers);
+  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kReference})
+    for (const backend::cuda::DeviceFacts& card : {kH200, kGb10})
+      for (const int layers : {1, all - 1, all})
+        for (const std::vector<int32_t>& lengths :
+             {std::vector<int32_t>{1}, {1, 1, 1}, std::vector<int32_t>(9, 1), {600}})
+          for (const std::vector<int>& taps : {std::vector<int>{}, {0, 1, all}})
+            expect_planned({.options = {.family = family, .cpu_moe_layers = layers}, .card = card}, lengths, taps);
 }
 
 // With what a head reads, in every form that a step leaves it in.
@@ -349,7 +372,7 @@ TEST_F(Launches, of_a_replayed_graph_are_those_of_the_eager_step) {
   for (const bool eager : {false, true}) {
     const backend::BackendConfig config =
         model::backend_config(config_, {.max_tokens = 64, .max_rows = 40, .kv_pages = {64, 64}});
-    const auto be = backend::make_cuda_backend(config, {.eager = eager});
+    const auto be = backend::make_cuda_backend(config, {.eager = eager, .cpu_moe_layers = 1}, on_nobody());
     const model::GptOss gpt = model::load(*be, config_, weights_.weights());
     for (const size_t rows : {3, 3, 3, 3, 8, 8, 8, 9, 9, 9, 9, 40, 40, 40, 41, 41, 41}) {
       model::Step step = step_of(std::vector<int32_t>(rows, 1));
@@ -437,6 +460,19 @@ TEST_F(Launches, the_budget_counts_what_a_backend_allocates_but_for_a_checkpoint
           << name_of(family) << ", attention " << static_cast<int>(attention);
     }
   }
+}
+
+TEST_F(Launches, weights_of_experts_on_the_host_take_nothing_of_the_card) {
+  const backend::BackendConfig config =
+      model::backend_config(config_, {.max_tokens = 64, .max_rows = 4, .kv_pages = {8, 8}});
+  const auto allocated = [&](int layers) {
+    backend::cuda::emulated_cuda() = {.card = kH200};
+    const auto be = backend::make_cuda_backend(config, {.cpu_moe_layers = layers}, on_nobody());
+    static_cast<void>(model::load(*be, config_, weights_.weights()));
+    return backend::cuda::emulated_cuda().allocated;
+  };
+  const backend::CostModel cost{config_.dims, backend::StoredFormats::as_shipped()};
+  EXPECT_NEAR(static_cast<double>(allocated(0) - allocated(2)), static_cast<double>(cost.expert_bytes(2)), 4096);
 }
 
 TEST_F(Launches, the_budget_counts_a_head) {

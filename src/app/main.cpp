@@ -72,7 +72,8 @@ int print_config(Options options) {
   options.model.when_absent = WhenAbsent::kRefuse;
   try {
     options = resolved_options(options, terminal);
-    for (const std::string& why : {options.model.backend_why, options.model.fast_why, options.model.left_out})
+    for (const std::string& why :
+         {options.model.backend_why, options.model.fast_why, options.model.offload_why, options.model.left_out})
       if (!why.empty()) terminal.note(why);
   } catch (const Error& why) {
     terminal.note(fmt::format("what is open is not resolved: {}", why.what()));

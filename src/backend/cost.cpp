@@ -167,6 +167,16 @@ int64_t CostModel::weight_bytes() const {
   return static_cast<int64_t>(outer + layer * static_cast<double>(dims.layers));
 }
 
+int64_t CostModel::expert_bytes(int64_t layers) const {
+  double bytes = 0;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    Dims own = dims;
+    if (!layer_experts.empty()) own.experts = layer_experts[static_cast<size_t>(layer)];
+    for (const WeightRole role : {kGateUp, kGateUpBias, kDown, kDownBias}) bytes += bytes_of(role, own);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 StageCosts CostModel::by_stage(std::span<const LayerKind> layer_kinds, const StepShape& step) const {
   StageCosts costs{};
   for (const Stage stage : {Stage::kEmbed, Stage::kLogits})

@@ -9,6 +9,7 @@
 #include "backend/shards.h"
 #include "backend/weights.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -107,6 +108,10 @@ struct RunConfig {
   bool sinks = true;          // false: attention without its sinks
   bool copy_weights = false;  // of a CPU: to memory of their own
   DenseFormats dense{};
+  // Of a card: the experts of so many layers, the first ones, are computed by the host (host_layers). -1: auto, as few
+  // as let the model fit the card, which the application works out; unresolved it means none.
+  int cpu_moe_layers = -1;
+  Activations cpu_moe_activations = Activations::kAuto;  // of these; resolved: what a CPU makes of `activations`
   bool fast = false;          // dense, kv and activations are the application's choice (app/setup/backend_choice.h)
   int64_t max_model_len = 0;  // 0: the command's; below: as much of it as fits
   int max_num_batched_tokens = 0;                  // tokens of a step; 0: by the backend
@@ -116,6 +121,11 @@ struct RunConfig {
   [[nodiscard]] KvDtype kv_type() const { return kv.value_or(KvDtype::kBf16); }
   [[nodiscard]] bool fp8_attention() const { return attention_activations == AttentionActivations::kFp8; }
 };
+
+// Layers, the first ones, whose experts' weights stay on the host, which computes them.
+[[nodiscard]] constexpr int host_layers(const RunConfig& run, int64_t layers) {
+  return static_cast<int>(std::clamp<int64_t>(run.cpu_moe_layers, 0, layers));
+}
 
 // What is the same on every backend: threads, the KV type, the size of a step, a card's share of memory.
 [[nodiscard]] RunConfig with_defaults(RunConfig config);

@@ -13,8 +13,6 @@ namespace nibble {
 
 namespace {
 
-constexpr int kSpins = 2000;  // some 30 µs: longer than the time between the parallel parts of a step
-
 void pause_spinning() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -46,15 +44,15 @@ void spread(std::vector<std::jthread>& workers) {
 
 }  // namespace
 
-void wait_while(const std::atomic<uint32_t>& value, uint32_t old) {
-  for (int i = 0; i < kSpins; ++i) {
+void wait_while(const std::atomic<uint32_t>& value, uint32_t old, int spins) {
+  for (int i = 0; i < spins; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
     pause_spinning();
   }
   value.wait(old, std::memory_order_acquire);
 }
 
-ThreadPool::ThreadPool(int threads) : threads_(threads) {
+ThreadPool::ThreadPool(int threads, int spins) : threads_(threads), spins_(spins) {
   check(threads >= 1, "a thread pool has at least the caller");
   workers_.reserve(static_cast<size_t>(threads - 1));
   try {
@@ -100,7 +98,7 @@ void ThreadPool::take(int thread_idx) {
 void ThreadPool::work(int thread_idx) {
   uint32_t seen = 0;
   while (true) {
-    wait_while(generation_, seen);
+    wait_while(generation_, seen, spins_);
     seen = generation_.load(std::memory_order_acquire);
     if (stop_) return;
     take(thread_idx);

@@ -16,9 +16,11 @@
 
 namespace nibble {
 
-// Waits for another thread that is about to arrive: returns when value is no longer `old`. Spins for some microseconds
-// without the kernel, then sleeps. REQUIRES that whoever changes it notifies.
-void wait_while(const std::atomic<uint32_t>& value, uint32_t old);
+// Turns that a thread spins before it sleeps: some 30 µs, longer than the time between the parallel parts of a step.
+inline constexpr int kSpins = 2000;
+// Waits for another thread that is about to arrive: returns when value is no longer `old`. Spins without the kernel,
+// then sleeps. REQUIRES that whoever changes it notifies.
+void wait_while(const std::atomic<uint32_t>& value, uint32_t old, int spins = kSpins);
 
 // A part of a range of indices: [begin, end), and which of the pool's threads has it.
 struct IndexRange {
@@ -33,8 +35,8 @@ class ThreadPool {
   using Body = std::function<void(IndexRange)>;
 
   // `threads` counts the caller, so 1 starts none. REQUIRES threads >= 1. Throws Error(kIo) if the system cannot start
-  // as many.
-  explicit ThreadPool(int threads);
+  // as many. spins: between calls.
+  explicit ThreadPool(int threads, int spins = kSpins);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -63,7 +65,7 @@ class ThreadPool {
   void work(int thread_idx);
   void take(int thread_idx);
 
-  const int threads_;
+  const int threads_, spins_;
   // The job, cut into pieces of one chunk each. A thread that comes late may read these while the next job is written.
   std::atomic<const Body*> body_{nullptr};
   std::atomic<int64_t> count_{0}, pieces_{0}, chunk_{0};

@@ -122,9 +122,9 @@ class OthersFlags(Case):
         self.refused(5, "run", "-hf", "openai/gpt-oss-20b:mxfp4", "-p", "a", says="HF_HUB_OFFLINE", env={**support.os.environ, "HF_HUB_OFFLINE": "1", "HOME": str(self.dir)}, cwd=self.dir)
 
     def test_what_there_is_instead(self):
-        words = ("--n-gpu-layers: 20 is not supported", "--n-cpu-moe: is not supported", "--cache-type-k: is not supported", "--kv-cache-dtype",
+        words = ("--override-tensor: is not supported: experts of whole layers stay on the host: --n-cpu-moe", "--cache-type-k: is not supported", "--kv-cache-dtype",
                  "--conversation: is not supported", "nibble chat", "there is no --foo", "no --modle; did you mean --model?")
-        self.refused(USAGE, "run", TINY, "a", "-ngl", 20, "-ncmoe=3", "-ctk", "q8_0", "-cnv", "--foo", "--modle", "x", says=words)  # all at once
+        self.refused(USAGE, "run", TINY, "a", "-ot", "exps=CPU", "-ctk", "q8_0", "-cnv", "--foo", "--modle", "x", says=words)  # all at once
         self.refused(USAGE, "serve", TINY, "--enable-lora", "--grpc", "-ts", "1,1", "--bar", says=("--enable-lora: ", "--grpc: ", "--tensor-split: ", "no --bar"))
         self.refused(USAGE, "chat", TINY, "--format", "json", says="response_format")
         self.refused(USAGE, "run", TINY, "a", "--reasoning-format", "none", says="--reasoning-format: none is not supported")
@@ -136,14 +136,21 @@ class OthersFlags(Case):
             self.refused(USAGE, "help", command, says=word)
 
     def test_what_asks_for_nothing_passes_with_a_line(self):
-        llama = ("--jinja", "-b", 2048, "-fa", "-fa", "off", "-ngl", 99, "--swa-full", "--offline", "--reasoning-format", "deepseek", "-ncmoe", 0, "--mlock", "-nocb")
+        llama = ("--jinja", "-b", 2048, "-fa", "-fa", "off", "-ngl", 99, "--swa-full", "--offline", "--reasoning-format", "deepseek", "--mlock", "-nocb")
         want = self.text("run", "-m", TINY, "-p", "Once upon", "-n", 8, "--temperature", 0)
         for args in (("run", TINY, "Once upon", "-n", 8, "--temp", 0, "--json", *llama), ("serve", TINY, "--print-config", "-ub", 64, *llama),
                      ("chat", TINY, "Hi", "-n", 2, "--keepalive", "5m", "--hidethinking", *llama)):
             result = self.ok(*args)
-            for flag in ("--jinja", "--batch-size", "--flash-attn", "--n-gpu-layers", "--swa-full", "--offline", "--reasoning-format", "--n-cpu-moe", "--mlock", "--cont-batching"):
+            for flag in ("--jinja", "--batch-size", "--flash-attn", "--n-gpu-layers", "--swa-full", "--offline", "--reasoning-format", "--mlock", "--cont-batching"):
                 self.assertEqual(len(re.findall(rf"^{flag} makes no difference: ", result.err, re.MULTILINE)), 1, (flag, result.err))
         self.assertEqual(self.ok("run", TINY, "Once upon", "-n", 8, "--temp", 0, "--json", *llama).json()["text"], want)
+        for args, value in ((("-ncmoe", 3), "3"), (("--n-cpu-moe=auto",), "auto"), (("-cmoe",), "1024"), (("-ngl", 20), "auto"), (("--cpu-offload-gb", 4), "auto")):
+            config = self.ok("serve", TINY, *args, "--print-config", "--json")
+            self.assertEqual(config.json()["n-cpu-moe"]["value"], value, args)
+        told = self.ok("run", TINY, "a", "-n", 1, "--backend", "cpu", "-cmoe").err
+        self.assertIn("--cpu-moe is taken as --n-cpu-moe 1024", told)
+        self.assertIn("--n-cpu-moe 1024 makes no difference: no card is used", told)
+        self.refused(USAGE, "run", TINY, "a", "-ncmoe", -2, says="--n-cpu-moe")
         self.assertIn("--n-gpu-layers 0 is taken as --backend cpu", self.ok("run", TINY, "a", "-n", 1, "-ngl", 0).err)
         config = self.ok("serve", TINY, "-ngl=0", "--print-config", "--json").json()
         self.assertEqual(config["backend"], {"value": "cpu", "origin": "--n-gpu-layers"})

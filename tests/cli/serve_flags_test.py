@@ -284,7 +284,7 @@ class Flags(Case):
             self.assertEqual(settings.err.splitlines().count(f"{flag} {value} makes no difference: it asks for nothing"), 1, settings.err)
         self.assertRegex(settings.out, r"--speculative +off +default")
         for flags, says in ((("--hf-overrides", '{"a": 1}'), "the configuration comes with the model"), (("--kv-transfer-config", '{"a": {}}'), "stays where it is"),
-                            (("--tokenizer", "null x"), "comes with the model"), (("--cpu-offload-gb", "0.5"), "only 0 0.0 is supported")):
+                            (("--tokenizer", "null x"), "comes with the model"), (("--offload-group-size", "2"), "only 0 0.0 is supported")):
             self.refused(2, "serve", TINY, *flags, says=says)
 
     def test_flags_that_came_with_0_33(self):

@@ -30,31 +30,17 @@ std::mutex& of_ranks() {
   return mutex;
 }
 
+}  // namespace
+
 void note_bias(const Bf16* bias) {
   const std::lock_guard lock(of_ranks());
   emulated_biases().push_back(bias);
 }
 
-}  // namespace
-
 void note(Kernel kernel, std::string tile) {
   const std::lock_guard lock(of_ranks());
   emulated_tiles()[std::string(kernel.name)].insert(std::move(tile));
 }
-
-namespace {
-
-// What stands in for a launch of X: the checks, and the noting of how it is cut.
-template <class Args>
-void counted(Kernel kernel, const Args& args, const Launch& on, std::string tile = {}) {
-  if constexpr (requires { check_args(args); }) check_args(args);
-  if constexpr (requires { note_bias(args.bias); }) note_bias(args.bias);
-  if constexpr (requires { args.norm.bias; }) note_bias(args.norm.bias);
-  if (!tile.empty()) note(kernel, std::move(tile));
-  launched(kernel, on);
-}
-
-}  // namespace
 
 std::vector<const Bf16*>& emulated_biases() {
   static std::vector<const Bf16*> biases;
@@ -71,43 +57,13 @@ std::map<std::string, std::set<std::string>, std::less<>>& emulated_tiles() {
 
 KernelCode any_kernels_code() { return {emulated_cuda().kernels, emulated_cuda().code}; }
 
-void Embed::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void Rmsnorm::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void Linear::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void RopeKv::launch(const Args& args, const Launch& on) { counted(kNames.of(args.kv.type), args, on); }
-void TopExperts::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void PlainGateUp::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void PlainDown::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void PlainCombine::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void make_screen_copy(const ScreenCopy& /*copy*/, cudaStream_t /*stream*/) {}
 void Screen::launch(const Args& args, const Plan& plan, const Launch& on) { counted(kName, args, on, plan.tile); }
 void ScreenPick::launch(const Args& args, const Launch& on) {
   check_args(args.of);
   counted(kName, args, on);
 }
-void Router::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 
-void GemvDense::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
-  counted(args.tiles != nullptr ? kListed : by_packing(kNames, args.packing), args, on, plan.tile);
-}
-void GemvQkv::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
-  counted(by_packing(kNames, args.packing), args, on, plan.tile);
-}
-void MoeUp::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
-  counted(kName, args, on, plan.tile);
-}
-void GemvMoeDown::launch(const Args& args, const GemvPlan& plan, const Launch& on) {
-  counted(kName, args, on, plan.tile);
-}
-void MoeDown::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
-  counted(kName, args, on, plan.tile);
-}
-void GroupedUp::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
-  counted(kName, args, on, plan.tile);
-}
-void GroupedDown::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
-  counted(kName, args, on, plan.tile);
-}
 void RoundBlocks::launch(const Args& args, const Launch& on) { counted(name(args.form), args, on); }
 void RoundRows::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 
@@ -117,11 +73,8 @@ void Sm90SplitGemm::launch(const SplitGemmArgs& args, const SplitGemmPlan& plan,
 void Sm90NormRoute::launch(const NormRouteArgs& args, const Plan& plan, const Launch& on) {
   counted(kName, args, on, plan.tile);
 }
-void NormSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void Combine::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void Tap::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void RopeSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void RouteSums::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 
 void Sm90Gemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   counted(name(args, plan), args, on, plan.tile);
@@ -130,11 +83,6 @@ void Sm121MxGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launc
   check(args);
   counted(name(args), args, on, plan.tile);
 }
-void AnyGemm::launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  counted(args.order == layout::RowOrder::kGateUp ? kGateUp : by_packing(kNames, args.packing), args, on, plan.tile);
-}
-void GroupTiles::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
-void Round::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 void GroupRound::launch(const Args& args, const Launch& on) {
   check_args(args.group);
   launched(kName, on);

@@ -142,6 +142,7 @@ class Planner {
     return ranks_json(cost_, config_, run.ranks, options_.depths.front(),
                       card_ ? std::optional(memory_of_a_card(card_->memory_bytes, run)) : std::nullopt);
   }
+  [[nodiscard]] std::string host() const { return describe_host_layers(options_.model, cost_, config_.layer_kinds); }
   [[nodiscard]] const std::string& conversions() const { return conversions_; }
   // About the MXFP4 weights on a card; otherwise empty.
   [[nodiscard]] std::string scales() const { return card_ ? scales_.text() : ""; }
@@ -243,7 +244,8 @@ int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, 
     options.model.run.backend = BackendKind::kCuda;
   backend::validate(asked.model.run.ranks, config.dims, config.layer_experts);
   options.model = resolved_alone(options.model, kPlanContext, card_of(asked.card));
-  for (const std::string& why : {options.model.backend_why, options.model.fast_why, options.model.left_out})
+  for (const std::string& why :
+       {options.model.backend_why, options.model.fast_why, options.model.offload_why, options.model.left_out})
     if (!why.empty() && !options.output.json) terminal.note(why);
   std::optional<ModelFiles> files;
   std::vector<backend::HostWeight> weights;
@@ -255,11 +257,8 @@ int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, 
         {.where = options.model.model, .check_scales = false, .experts = options.model.expert_format});
   }
   const Planner planner(options, config, weights);
-  Json json = {{"device", planner.device()},
-               {"kernels", planner.kernels()},
-               {"weights", planner.conversions()},
-               {"scales", planner.scales()},
-               {"plans", Json::array()}};
+  Json json = {{"device", planner.device()}, {"kernels", planner.kernels()}, {"weights", planner.conversions()},
+               {"scales", planner.scales()}, {"host", planner.host()},       {"plans", Json::array()}};
   const bool several = options.model.run.ranks.count > 1;
   if (several) json["ranks"] = planner.ranks();
   for (const Scenario& scenario : scenarios_of(options, config)) json["plans"].push_back(planner.json(scenario));
@@ -270,6 +269,7 @@ int inspect_plan(const InspectOptions& asked, const model::ModelConfig& config, 
   terminal.print(fmt::format("{}\n", planner.device()));
   if (!planner.kernels().empty()) terminal.print(fmt::format("kernels: {}\n", planner.kernels()));
   if (!planner.conversions().empty()) terminal.print(fmt::format("weights: {}\n", planner.conversions()));
+  if (!planner.host().empty()) terminal.print(fmt::format("{}\n", planner.host()));
   if (!planner.scales().empty()) terminal.print(fmt::format("MXFP4 scales: {}\n", planner.scales()));
   if (several)
     terminal.print(terminal.bold(fmt::format("memory of each of {} ranks", json["ranks"].size())) + "\n" +

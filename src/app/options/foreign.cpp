@@ -144,7 +144,8 @@ void take_value(Settings& settings, const ForeignWord& word, const std::string& 
     if (option != nullptr || (said != nullptr && said->becomes == Becomes::kFlag)) {
       Setting implied{option != nullptr ? option->name() : std::string(said->text),
                       said == nullptr || said->value.empty() ? field.value : std::string(said->value), flag};
-      note(settings, fmt::format("{} {} is taken as {} {}", flag, value, implied.flag, implied.value));
+      note(settings,
+           fmt::format("{}{}{} is taken as {} {}", flag, value.empty() ? "" : " ", value, implied.flag, implied.value));
       settings.implied.push_back(std::move(implied));
     } else if (has_fields) {
       note(settings, fmt::format("{} {} makes no difference: {}", name, field.value, said->text));

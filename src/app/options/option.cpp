@@ -398,7 +398,9 @@ ModelOptions draft_options(const ModelOptions& options) {
   draft.run.dense = draft.run.dense.of_any_file();
   draft.backend_why.clear();
   draft.fast_why.clear();
+  draft.offload_why.clear();
   draft.left_out.clear();
+  draft.run.cpu_moe_layers = 0;
   draft.speculation = {};
   draft.speculative_model.clear();
   return draft;

@@ -177,6 +177,11 @@ std::string shown_activation(const ValueRef& value) {
   return std::string(name_of(static_cast<Activations>(word.get(word.at))));
 }
 
+std::string shown_layers(const ValueRef& value) {
+  const int layers = *std::get<int*>(value);
+  return layers < 0 ? "auto" : fmt::format("{}", layers);
+}
+
 void read_bias(std::string_view flag, const std::string& found, const ValueRef& slot) {
   const size_t colon = std::min(found.find(':'), found.size());
   const auto id = number_in<int32_t>(found.substr(0, colon));
@@ -389,6 +394,12 @@ constexpr Option kRunRows[] = {
                      "Draft models stay in bf16, and below 1 TB/s a screened lm_head"},
          .type = "LIST"}),
     Option(
+        "--n-cpu-moe",
+        "cuda, one card: the experts of so many layers, the first ones, stay in the host's memory, and its threads compute "
+        "them; auto: as few as let the model fit the card, 0 where all fits; more than there are: all",
+        kPlace<&RunConfig::cpu_moe_layers>, shown_by(whole(0, 1024, "auto"), shown_layers),
+        kComputes | Commands{kInspect}, kPerformance, {.on = kCudaOnly, .foreign = "-ncmoe"}),
+    Option(
         "--tensor-parallel-size",
         "Ranks that share every step, each with its part of all weights and its heads' keys and values. cuda: a card for "
         "each, up to 8 of one machine that reach each other's memory; cpu, reference: they divide the threads",
@@ -505,12 +516,14 @@ constexpr Option kRunRows[] = {
     Option("--color", "Colours; auto: on a terminal, unless NO_COLOR is set", kPlace<&OutputOptions::color>,
            words(kColors), kPrints | Commands{kBench}, kExpert)};
 
-static_assert(has_rows<backend::RunConfig, &RunConfig::ranks, &RunConfig::poison>(kModelRows, kRunRows));
+static_assert(has_rows<backend::RunConfig, &RunConfig::ranks, &RunConfig::poison, &RunConfig::cpu_moe_activations>(
+    kModelRows, kRunRows));
 static_assert(has_rows<backend::Ranks>(kRunRows));
 static_assert(has_rows<SpeculationLimits, &SpeculationLimits::head, &SpeculationLimits::draft_model>(kRunRows));
-static_assert(has_rows<ModelOptions, &ModelOptions::settings, &ModelOptions::name, &ModelOptions::hub,
-                       &ModelOptions::run, &ModelOptions::backend_why, &ModelOptions::fast_why, &ModelOptions::left_out,
-                       &ModelOptions::group, &ModelOptions::cards, &ModelOptions::speculation>(kModelRows, kRunRows));
+static_assert(
+    has_rows<ModelOptions, &ModelOptions::settings, &ModelOptions::name, &ModelOptions::hub, &ModelOptions::run,
+             &ModelOptions::backend_why, &ModelOptions::fast_why, &ModelOptions::offload_why, &ModelOptions::left_out,
+             &ModelOptions::group, &ModelOptions::cards, &ModelOptions::speculation>(kModelRows, kRunRows));
 static_assert(has_rows<GroupOptions, &GroupOptions::card>(kRunRows));
 static_assert(has_rows<GenerateOptions, &GenerateOptions::sampling>(kRunRows));
 static_assert(has_rows<OutputOptions, &OutputOptions::dumb_terminal>(kRunRows));

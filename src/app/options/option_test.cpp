@@ -120,6 +120,7 @@ TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
             "--mxfp4-layers qkv,lm_head\n"
             "--mxfp8-layers o\n"
             "--q8-layers auto ?\n"
+            "--n-cpu-moe auto ?\n"
             "--tensor-parallel-size 1 ?\n"
             "--enable-expert-parallel false ?\n"
             "--no-mmap true\n"

@@ -77,6 +77,7 @@ struct ModelOptions {
   backend::RunConfig run{};                              // as it was asked for; later (backend_choice.h) resolved
   std::string backend_why{};                             // one line for the user, if the backend was left open
   std::string fast_why{};                                // one line for the user: what --fast chose
+  std::string offload_why{};                             // one line for the user, if experts were left to the host
   std::string left_out{};  // one line for the user: settings of cards, where none is used; formats without room
   GroupOptions group{};    // for run and serve
   backend::Range cards{};  // that may be used; empty: the first ones, one per rank

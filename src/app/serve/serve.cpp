@@ -392,6 +392,9 @@ ServeOptions resolved_options(const ServeOptions& options, Terminal& terminal) {
     return least_limits(o, with, config);
   });
   if (o.replicas > 1 && model.run.backend == BackendKind::kCuda) {
+    if (model.run.cpu_moe_layers > 0)
+      throw Error(Code::kUnsupported, "--n-cpu-moe {}: want one card, found --data-parallel-size {}",
+                  model.run.cpu_moe_layers, o.replicas);
     model.cards.count = int64_t{o.replicas} * model.run.ranks.count;
     backend::require_cards(
         static_cast<int>(model.cards.count),

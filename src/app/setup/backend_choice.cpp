@@ -67,6 +67,40 @@ ModelOptions with_q8(const ModelOptions& options, const LimitsOf& limits_of,
   return without;
 }
 
+// The options with as few layers' experts on the host as let the model fit the card, if they leave that open; with all,
+// where that does not do either: the budget refuses it. A `card` that is named is taken for empty.
+ModelOptions with_host_layers(const ModelOptions& options, const LimitsOf& limits_of,
+                              const std::optional<backend::cuda::DeviceFacts>& card) {
+  if (options.run.backend != BackendKind::kCuda) return options;
+  const int asked = options.run.cpu_moe_layers;
+  if (options.run.ranks.count > 1 && asked > 0)
+    throw Error(Code::kUnsupported, "--n-cpu-moe {}: want one card, found --tensor-parallel-size {}", asked,
+                options.run.ranks.count);
+  ModelOptions with = options;
+  with.run.cpu_moe_layers = 0;
+  if (options.run.ranks.count > 1 || asked == 0 || (!card && !backend::cuda_available().yes)) return with;
+  const model::ModelConfig config = open_config(options).config;
+  const auto layers = static_cast<int>(config.dims.layers);
+  if (asked > 0) {
+    with.run.cpu_moe_layers = std::min(asked, layers);
+    return with;
+  }
+  const backend::CostModel cost = model::cost_of(config, stored_formats(options, {}));
+  const backend::BackendConfig shapes = model::backend_config(config, limits_of(options, config), options.run.dense);
+  const auto budget = [&](int64_t count) {
+    ModelOptions some = options;
+    some.run.cpu_moe_layers = static_cast<int>(count);
+    return card ? budget_on(card->memory_bytes, some, shapes, cost) : budget_of(some, shapes, cost);
+  };
+  const Budget whole = budget(0);
+  const auto least = least_host_layers(whole.limit, layers, [&](int64_t count) { return budget(count).needs; });
+  with.run.cpu_moe_layers = least.value_or(layers);
+  if (with.run.cpu_moe_layers > 0)
+    with.offload_why = fmt::format("experts of {} layers are left to the host: with all on the card, want {}; {}",
+                                   with.run.cpu_moe_layers, describe(whole.needs), whole.limit.where);
+  return with;
+}
+
 CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
   CardFacts card;
   if (const backend::CudaAvailable available = backend::cuda_available(); !available.yes) {
@@ -78,7 +112,8 @@ CardFacts card_facts(const ModelOptions& options, const LimitsOf& limits_of) {
   const model::ModelConfig config = open_config(options).config;
   const model::StepLimits limits = limits_of(options, config);
   try {
-    const ModelOptions held = with_q8(options, limits_of, {});
+    const ModelOptions held = with_host_layers(with_q8(options, limits_of, {}), limits_of, {});
+    card.host_layers = held.run.cpu_moe_layers;
     const backend::CostModel cost = model::cost_of(config, stored_formats(held, {}));
     const Budget budget = budget_of(held, model::backend_config(config, limits, held.run.dense), cost);
     card.needs = budget.needs;
@@ -96,10 +131,13 @@ BackendChoice choose_backend(const CardFacts& card, std::string_view host_flag) 
   if (!card.expected) return {BackendKind::kCpu, ""};
   if (!card.why_not.empty()) return {BackendKind::kCpu, fmt::format("backend cpu: {}", card.why_not)};
   if (card.needs.total() > card.room.bytes) {
-    return {BackendKind::kCpu, fmt::format("backend cpu: too little memory on the card, {}: want {}; {}", card.name,
-                                           describe(card.needs), card.room.where)};
+    return {BackendKind::kCpu, fmt::format("backend cpu: too little memory on the card, {}: want {}{}; {}", card.name,
+                                           describe(card.needs), card.host_layers > 0 ? " beside the host's experts" : "",
+                                           card.room.where)};
   }
-  return {BackendKind::kCuda, fmt::format("backend cuda: {} has room for the model", card.name)};
+  return {BackendKind::kCuda,
+          fmt::format("backend cuda: {} has room for the model{}", card.name,
+                      card.host_layers > 0 ? fmt::format(" but the experts of {} layers", card.host_layers) : "")};
 }
 
 ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of,
@@ -110,7 +148,10 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
   };
   const bool may_be_a_card = options.run.backend == BackendKind::kAuto || options.run.backend == BackendKind::kCuda;
   if (in_a_group(options) && may_be_a_card) take_own_card(options.group);
-  if (options.run.backend != BackendKind::kAuto) return with_q8(fast(options), limits_of, card);
+  const auto on_card = [&](const ModelOptions& o) {
+    return with_host_layers(with_q8(fast(o), limits_of, card), limits_of, card);
+  };
+  if (options.run.backend != BackendKind::kAuto) return on_card(options);
   if (options.run.ranks.count > 1 && !in_a_group(options) &&
       backend::cuda_available().yes)  // who has cards did not mean the CPU
     backend::require_cards(options.run.ranks.count, fmt::format("--tensor-parallel-size {}", options.run.ranks.count));
@@ -121,8 +162,10 @@ ModelOptions with_backend(const ModelOptions& options, const LimitsOf& limits_of
   BackendChoice choice = choose_backend(host_flag.empty() ? card_facts(fast(with), limits_of) : CardFacts(), host_flag);
   with.run.backend = choice.backend;
   with.backend_why = std::move(choice.why);
-  return with_q8(fast(with), limits_of, card);
+  return on_card(with);
 }
+
+using backend::Activations;
 
 ModelOptions resolved_model(ModelOptions options) {
   if (std::string left_out = leave_out_card_settings(options.run); !left_out.empty())
@@ -134,6 +177,9 @@ ModelOptions resolved_model(ModelOptions options) {
     const model::ModelConfig config = open_config(options).config;
     backend::validate(run.ranks, config.dims, config.layer_experts);
   }
+  Activations on_host = run.cpu_moe_activations;
+  if (run.backend == BackendKind::kCuda && run.cpu_moe_layers > 0 && on_host == Activations::kAuto)
+    on_host = backend::resolved_cpu({.threads = run.threads, .activations = run.activations}).activations;
   options.run =
       run.backend == BackendKind::kCpu ? backend::resolved_cpu(run)
       : run.backend == BackendKind::kReference
@@ -141,6 +187,7 @@ ModelOptions resolved_model(ModelOptions options) {
           : backend::resolved_cuda(
                 backend::cuda_config(model::backend_config(open_config(options).config, {}, run.dense), run.ranks),
                 run);
+  options.run.cpu_moe_activations = on_host;
   for (const RunSetting& setting : run_settings(options.run))
     if (setting.given && setting.on.has(run.backend)) note_resolved(options.settings, setting.flag, setting.value);
   return options;
@@ -156,7 +203,6 @@ ModelOptions resolved_alone(const ModelOptions& options, int64_t context,
 
 namespace {
 
-using backend::Activations;
 using backend::KvDtype;
 using backend::WeightFormat;
 using enum FastPlace;

@@ -29,6 +29,7 @@ struct CardFacts {
   bool expected = true;  // false: a CPU build on a machine without a card; then no reason is printed
   backend::MemoryNeeds needs;
   MemoryLimit room;
+  int host_layers = 0;  // whose experts stay on the host, so that it takes no more
 };
 
 struct BackendChoice {

@@ -4,6 +4,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/reference/reference_backend.h"
+#include "base/error.h"
 
 #include <gtest/gtest.h>
 
@@ -59,6 +60,12 @@ TEST(backend_choice, a_flag_of_the_cpu_decides) {
   EXPECT_EQ(choice.why, "backend cpu: --cpu-isa is not for cards");
 }
 
+TEST(backend_choice, says_what_a_card_has_no_room_for) {
+  CardFacts some = card(14'000'000'000, 14'000'000'000);
+  some.host_layers = 7;
+  EXPECT_EQ(choose_backend(some, "").why, "backend cuda: H200 has room for the model but the experts of 7 layers");
+}
+
 // Settings as the command line leaves them.
 ModelOptions shapes(BackendKind kind) {
   ModelOptions options;
@@ -68,6 +75,55 @@ ModelOptions shapes(BackendKind kind) {
   for (const RunSetting& s : run_settings({}))
     options.settings.all.push_back({s.flag, s.given ? s.value : "auto", "default", ""});
   return options;
+}
+
+// gpt-oss-120b with 8192 tokens of context: 1.7 GB of experts in each of 36 layers, 4.4 GB of all else.
+TEST(backend_choice, a_card_that_is_too_small_leaves_experts_to_the_host) {
+  const auto layers = [](int64_t gb, int asked = -1) {
+    ModelOptions options = shapes(BackendKind::kCuda);
+    options.model = "gpt-oss-120b";
+    options.run.cpu_moe_layers = asked;
+    const backend::cuda::DeviceFacts card{.name = "a card", .major = 8, .minor = 6, .memory_bytes = gb << 30};
+    return resolved_alone(options, 8192, card).run.cpu_moe_layers;
+  };
+  EXPECT_EQ(layers(80), 0);
+  EXPECT_EQ(layers(32), 21);
+  EXPECT_EQ(layers(24), 26);
+  EXPECT_EQ(layers(16), 30);
+  EXPECT_EQ(layers(12), 33);
+  EXPECT_EQ(layers(8), 35);
+  EXPECT_EQ(layers(4), 36) << "and is refused when it is loaded";
+  EXPECT_EQ(layers(8, 12), 12);
+  EXPECT_EQ(layers(80, 1024), 36);
+  EXPECT_EQ(layers(8, 0), 0);
+}
+
+TEST(backend_choice, several_cards_leave_nothing_to_the_host) {
+  ModelOptions options = shapes(BackendKind::kCuda);
+  options.run.ranks.count = 2;
+  const backend::cuda::DeviceFacts card{.name = "a card", .memory_bytes = int64_t{8} << 30};
+  EXPECT_EQ(resolved_alone(options, 100, card).run.cpu_moe_layers, 0);
+  options.run.cpu_moe_layers = 4;
+  try {
+    static_cast<void>(resolved_alone(options, 100, card));
+    FAIL() << "two cards";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "--n-cpu-moe 4: want one card, found --tensor-parallel-size 2");
+  }
+}
+
+TEST(backend_choice, the_host_s_experts_multiply_what_a_cpu_s_would) {
+  const auto activations = [](backend::Activations asked) {
+    ModelOptions options = shapes(BackendKind::kCuda);
+    options.run.activations = asked;
+    options.run.cpu_moe_layers = 4;
+    const backend::cuda::DeviceFacts card{.name = "a card", .memory_bytes = int64_t{8} << 30};
+    return resolved_alone(options, 100, card).run.cpu_moe_activations;
+  };
+  using enum backend::Activations;
+  EXPECT_EQ(activations(kAuto), backend::resolved_cpu({}).activations);
+  EXPECT_EQ(activations(kBf16), kF32);
+  EXPECT_EQ(activations(kMxfp8), kMxfp8);
 }
 
 TEST(backend_choice, what_was_asked_for_stays) {

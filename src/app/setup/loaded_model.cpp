@@ -166,7 +166,8 @@ void require_experts(const ModelOptions& options, std::span<const backend::HostW
   if (options.run.backend != BackendKind::kCuda) return;
   using enum backend::WeightFormat;
   for (const backend::HostWeight& w : weights)  // gate and up are bound in one format
-    if (backend::is_expert_matrix(w.role) && w.format != kMxfp4 && w.format != kGgmlMxfp4)
+    if (backend::is_expert_matrix(w.role) && w.layer >= options.run.cpu_moe_layers && w.format != kMxfp4 &&
+        w.format != kGgmlMxfp4)
       throw Error(Code::kUnsupported,
                   "{}: want MXFP4 experts for a card, found {} in layer {}: --expert-format mxfp4 rounds them to "
                   "MXFP4, --backend cpu runs them as they are",
@@ -283,7 +284,11 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::
   }
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config, run);
   if (kind == BackendKind::kCuda)
-    return backend::make_cuda_backend(config, run, {.devices = std::move(cards), .files = std::move(files)});
+    return backend::make_cuda_backend(
+        config, run, {.devices = std::move(cards), .files = std::move(files), .host_experts = [run](const auto& of) {
+                        return backend::make_cpu_experts(
+                            of, {.threads = run.threads, .activations = run.cpu_moe_activations});
+                      }});
   return backend::make_cpu_backend(config, run);
 }
 
@@ -353,10 +358,16 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const auto note = [&](const std::string& text) {
     view.terminal.note(view.terminal.dim(std::string(view.whose) + text));
   };
-  for (const std::string& why : {options.backend_why, options.fast_why, options.left_out})
+  for (const std::string& why : {options.backend_why, options.fast_why, options.offload_why, options.left_out})
     if (!why.empty() && !view.terminal.is_json()) note(why);
   const std::string_view each = options.run.ranks.count > 1 ? " of each card" : "";
   if (card) note(fmt::format("memory{}: {}; {}", each, describe(budget.needs), budget.limit.where));
+  if (const std::string text = describe_host_layers(options, cost, source.config.layer_kinds); !text.empty()) {
+    const MemoryLimit host = host_limit();
+    note(text);
+    if (cost.expert_bytes(options.run.cpu_moe_layers) > host.bytes)
+      note(fmt::format("{}: what has no room is read from the file again, at its speed", host.where));
+  }
   if (const std::string made = weight_conversions(source.weights, options); !made.empty())
     note(fmt::format("weights: {}", made));
   if (in_a_group(options)) {

@@ -60,6 +60,26 @@ int64_t kv_tokens_that_fit(const MemoryLimit& limit, int64_t least, int64_t most
   return least + more.value_or(0);
 }
 
+std::optional<int> least_host_layers(const MemoryLimit& limit, int most,
+                                     const std::function<MemoryNeeds(int64_t)>& needs) {
+  for (int layers = 0; layers <= most; ++layers)
+    if (needs(layers).total() <= limit.bytes) return layers;
+  return std::nullopt;
+}
+
+std::string describe_host_layers(const ModelOptions& options, const backend::CostModel& cost,
+                                 std::span<const backend::LayerKind> layer_kinds) {
+  const int layers = backend::host_layers(options.run, cost.dims.layers);
+  if (layers == 0) return "";
+  const std::array row = {backend::Row{.tokens = 1, .context = 1}};
+  const backend::StepShape step{.rows = row, .logit_rows = 1};
+  const double there = layers * cost.of(backend::Stage::kMoe, backend::LayerKind::kFull, step).bytes,
+               all = cost.of_step(layer_kinds, step).bytes;
+  return fmt::format("experts of {} of {} layers on the host: {} of its memory; a token reads {} there, {} on the card",
+                     layers, cost.dims.layers, format_bytes(static_cast<double>(cost.expert_bytes(layers))),
+                     format_bytes(there), format_bytes(all - there));
+}
+
 std::string describe(const MemoryNeeds& needs) {
   std::vector<std::string> parts;
   for (const auto& [name, bytes] : {std::pair{"weights", needs.weights},
@@ -74,7 +94,8 @@ std::string describe(const MemoryNeeds& needs) {
 
 void require_fit(const MemoryNeeds& needs, const MemoryLimit& limit, std::span<const std::string> advice) {
   if (needs.total() <= limit.bytes) return;
-  throw Error(Code::kOutOfMemory, "want {}; {}; {}", describe(needs), limit.where,
+  throw Error(Code::kOutOfMemory, "want {}; {}, {} too little; {}", describe(needs), limit.where,
+              format_bytes(static_cast<double>(needs.total() - limit.bytes)),
               advice.empty() ? "nothing smaller would fit" : fmt::format("would fit: {}", fmt::join(advice, " or ")));
 }
 
@@ -131,12 +152,17 @@ namespace {
 constexpr std::array kParts = {&MemoryNeeds::weights, &MemoryNeeds::kv, &MemoryNeeds::activations, &MemoryNeeds::graphs,
                                &MemoryNeeds::upload};
 
+int64_t weights_on_card(const ModelOptions& options, const backend::CostModel& cost) {
+  return of_a_card(cost, options.run.ranks).weight_bytes() -
+         cost.expert_bytes(backend::host_layers(options.run, cost.dims.layers));
+}
+
 Budget budget_alone(const ModelOptions& options, const backend::BackendConfig& config, const backend::CostModel& cost) {
   if (options.run.backend == BackendKind::kCuda) {
     const auto [free, total] = fullest_card(options);
     const auto in = options.group.count > 1 ? backend::RanksIn::kSeveralProcesses : backend::RanksIn::kOneProcess;
     MemoryNeeds needs = backend::cuda_memory_needs(config, options.run, in);
-    needs.weights += of_a_card(cost, options.run.ranks).weight_bytes();
+    needs.weights += weights_on_card(options, cost);
     return {needs, device_limit(free, total, *backend::with_defaults(options.run).gpu_memory_utilization)};
   }
   const int64_t value_bytes = options.run.backend == BackendKind::kReference ? 8 : 4;
@@ -193,6 +219,16 @@ Budget budget_of(const ModelOptions& options, const backend::BackendConfig& conf
                                .needs;
   for (int64_t MemoryNeeds::* part : kParts) budget.needs.*part += more.*part;
   return budget;
+}
+
+Budget budget_on(int64_t card_bytes, const ModelOptions& options, const backend::BackendConfig& config,
+                 const backend::CostModel& cost) {
+  constexpr int64_t kUpload = int64_t{256} << 20;  // slabs of weights on their way
+  return {{.weights = weights_on_card(options, cost),
+           .kv = backend::kv_bytes(config, kv_row_bytes(options, config.dims)),
+           .activations = backend::slot_bytes(config, sizeof(float)),
+           .upload = kUpload},
+          device_limit(card_bytes, card_bytes, *backend::with_defaults(options.run).gpu_memory_utilization)};
 }
 
 Budget times(int count, Budget budget) {

@@ -34,6 +34,15 @@ struct MemoryLimit {
 [[nodiscard]] int64_t kv_tokens_that_fit(const MemoryLimit& limit, int64_t least, int64_t most,
                                          const std::function<backend::MemoryNeeds(int64_t)>& needs);
 
+// How few of `most` layers must leave their experts to the host for the rest to fit, `needs` of so many; none: all of
+// them are too few.
+[[nodiscard]] std::optional<int> least_host_layers(const MemoryLimit& limit, int most,
+                                                   const std::function<backend::MemoryNeeds(int64_t)>& needs);
+// "experts of 12 of 36 layers on the host: 19.9 GB of its memory; a token reads 622 MB there, 1.9 GB on the card". Empty
+// where there are none. REQUIRES resolved options.
+[[nodiscard]] std::string describe_host_layers(const ModelOptions& options, const backend::CostModel& cost,
+                                               std::span<const backend::LayerKind> layer_kinds);
+
 // "12.0 GB: weights 11.0 GB, KV cache 0.5 GB, …"; parts of size 0 are left out.
 [[nodiscard]] std::string describe(const backend::MemoryNeeds& needs);
 
@@ -59,6 +68,9 @@ struct Budget {
   MemoryLimit limit;
 };
 [[nodiscard]] Budget budget_of(const ModelOptions& options, const backend::BackendConfig& config,
+                               const backend::CostModel& cost);
+// What a card of this size would hold, by shapes alone.
+[[nodiscard]] Budget budget_on(int64_t card_bytes, const ModelOptions& options, const backend::BackendConfig& config,
                                const backend::CostModel& cost);
 // The cards that the options' backend uses.
 [[nodiscard]] std::vector<int> cards_of(const ModelOptions& options);

@@ -41,6 +41,34 @@ TEST(memory_budget, a_cache_of_no_given_size_takes_what_fits) {
   EXPECT_EQ(tokens(1'000'000, 500, 100), 500);
 }
 
+TEST(memory_budget, the_fewest_layers_are_left_to_the_host) {
+  const auto least = [](int64_t bytes) {
+    return least_host_layers({.bytes = bytes, .where = {}}, 4,
+                             [](int64_t layers) { return MemoryNeeds{.weights = 1000 - 200 * layers}; });
+  };
+  EXPECT_EQ(least(1000), 0);
+  EXPECT_EQ(least(999), 1);
+  EXPECT_EQ(least(600), 2);
+  EXPECT_EQ(least(200), 4);
+  EXPECT_EQ(least(199), std::nullopt);
+}
+
+TEST(memory_budget, a_card_is_spared_the_experts_of_the_host) {
+  const model::ModelConfig config = model::gpt_oss_120b();
+  const backend::CostModel cost{config.dims, backend::StoredFormats::as_shipped()};
+  const auto be = model::backend_config(config, {.max_tokens = 64, .max_rows = 1, .kv_pages = {64, 64}});
+  ModelOptions options;
+  options.run.backend = BackendKind::kCuda;
+  const MemoryNeeds whole = budget_on(int64_t{8} << 30, options, be, cost).needs;
+  EXPECT_EQ(whole.weights, cost.weight_bytes());
+  options.run.cpu_moe_layers = 3;
+  const int64_t matrices = int64_t{128} * 2880 * 3 * 2880 / 32 * 17, biases = int64_t{128} * 3 * 2880 * 2;
+  EXPECT_EQ(budget_on(int64_t{8} << 30, options, be, cost).needs.weights, whole.weights - 3 * (matrices + biases));
+  EXPECT_EQ(
+      describe_host_layers(options, cost, config.layer_kinds),
+      "experts of 3 of 36 layers on the host: 5.08 GB of its memory; a token reads 159 MB there, 4.84 GB on the card");
+}
+
 TEST(memory_budget, refuses_with_the_parts_and_what_would_fit) {
   const MemoryLimit limit{.bytes = 3'000'000'000, .where = "this machine has 3.00 GB available"};
   EXPECT_NO_THROW(require_fit({.weights = 3'000'000'000}, limit, {}));
@@ -51,7 +79,7 @@ TEST(memory_budget, refuses_with_the_parts_and_what_would_fit) {
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), Code::kOutOfMemory);
     EXPECT_THAT(e.what(), HasSubstr("weights 3.1"));
-    EXPECT_THAT(e.what(), HasSubstr("this machine has 3.00 GB available"));
+    EXPECT_THAT(e.what(), HasSubstr("this machine has 3.00 GB available, 100 MB too little"));
     EXPECT_THAT(e.what(), HasSubstr("would fit: -b 4 or -d 100"));
   }
 }

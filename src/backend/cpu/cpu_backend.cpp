@@ -5,9 +5,9 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_cache.h"
 #include "backend/cpu/linear.h"
+#include "backend/cpu/loaded_weight.h"
 #include "backend/cpu/moe.h"
 #include "backend/cpu/screen.h"
-#include "backend/sliced_weight.h"
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/machine.h"
@@ -87,39 +87,18 @@ class CpuBackend final : public Backend {
   [[nodiscard]] std::string modes() const override { return modes_; }
 
   WeightHandle upload(const HostWeight& whole) override {
-    SlicedWeight part = part_of(whole);
+    SlicedWeight part = cpu::part_of(whole, pool_);
     const HostWeight& weight = part.weight;
-    const bool vector = !is_matrix(weight.role);
     std::optional<WeightFormat> as = config_.dense.of(weight.role);
     // A head's guesses are verified, so it is rounded as far as the activations are (docs/decisions/0031).
-    if (config_.head && activations_ == Activations::kInt8 && !vector && weight.role != WeightRole::kEmbedding &&
-        weight.values.shape.back() % kMxBlock == 0)
+    if (config_.head && activations_ == Activations::kInt8 && is_matrix(weight.role) &&
+        weight.role != WeightRole::kEmbedding && weight.values.shape.back() % kMxBlock == 0)
       as = WeightFormat::kMxfp4;
-    const bool blocks =
-        cpu::in_blocks(weight.format) || (!weight.odd.bytes.empty() && cpu::in_blocks(weight.odd_format));
-    if (vector && blocks) {
-      throw Error(Code::kUnsupported, "cpu: {}: want bf16, f16 or f32, found {}", backend::name_of(weight.role),
-                  backend::name_of(weight.format));
-    }
-    LoadedWeight uploaded;
-    if (vector) {  // small, read often: decoded once
-      uploaded.vector = decoded(weight.format, weight.values);
-      if (!weight.odd.bytes.empty()) uploaded.odd_vector = decoded(weight.odd_format, weight.odd);
-    } else {
-      Matrix& matrix = uploaded.matrix.emplace(weight);
-      if (as) requantise(matrix, weight.role, *as);
-      if (!weight.odd.bytes.empty()) uploaded.odd.emplace(odd_rows(weight));
-      if (as && uploaded.odd) requantise(*uploaded.odd, weight.role, *as);
-      if (!as) uploaded.copies = std::move(part.copies);
-      if (weight.role == WeightRole::kUnembedding && !config_.head && !config_.own_experts && !whole.slice &&
-          cpu_screened_bytes(dims_, matrix.format(), run_) > 0)
-        screen_.emplace(matrix, kernels_, pool_);
-      if (whole.role == WeightRole::kGateUp) {
-        uploaded.first_row = whole.slice ? whole.slice->rows.first : 0;
-        uploaded.rows_per_expert = rows_per_expert(whole);
-      }
-    }
-    weights_.push_back(std::move(uploaded));
+    weights_.push_back(cpu::loaded({whole, std::move(part), as}, kernels_, pool_));
+    const cpu::LoadedWeight& own = weights_.back();
+    if (whole.role == WeightRole::kUnembedding && !config_.head && !config_.own_experts && !whole.slice &&
+        cpu_screened_bytes(dims_, own.matrix->format(), run_) > 0)
+      screen_.emplace(*own.matrix, kernels_, pool_);
     return {static_cast<int32_t>(weights_.size()) - 1};
   }
 
@@ -219,19 +198,12 @@ class CpuBackend final : public Backend {
 
   void moe(const MoeArgs& args) override {
     clear_delta();
-    const LayerWeights& w = args.layer;
-    const LoadedWeight& gate_up = weights_[static_cast<size_t>(w[WeightRole::kGateUp].idx)];
-    const LoadedWeight& bias = weights_[static_cast<size_t>(w[WeightRole::kGateUpBias].idx)];
-    const int64_t tensors = gate_up.odd ? 2 : 1;  // that an expert's rows are in
-    moe_.run({.gate = *gate_up.matrix,
-              .first_gate_row = gate_up.first_row / tensors,
-              .gate_rows = gate_up.rows_per_expert / tensors,
-              .up = gate_up.odd ? &*gate_up.odd : nullptr,
-              .gate_bias = bias.vector,
-              .up_bias = bias.odd_vector,
-              .down = matrix(w[WeightRole::kDown]),
-              .down_bias = vector(w[WeightRole::kDownBias])},
-             normed_.data(), expert_hidden_.data(), delta_.data());
+    using enum WeightRole;
+    const auto of = [&](WeightRole role) -> const cpu::LoadedWeight& {
+      return weights_[static_cast<size_t>(args.layer[role].idx)];
+    };
+    moe_.run(cpu::weights_of({of(kGateUp), of(kGateUpBias), of(kDown), of(kDownBias)}), normed_.data(),
+             expert_hidden_.data(), delta_.data());
   }
 
   void logits(const LogitsArgs& args) override {
@@ -313,45 +285,12 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  struct LoadedWeight {
-    std::optional<Matrix> matrix, odd;  // odd: HostWeight
-    std::vector<float> vector, odd_vector;
-    std::vector<Buffer> copies;                  // that the matrix reads
-    int64_t first_row = 0, rows_per_expert = 0;  // of kGateUp: those of each expert begin here, among so many
-  };
-
-  // A gate_up keeps all rows: those of a slice are read where they lie.
-  [[nodiscard]] SlicedWeight part_of(const HostWeight& whole) {
-    if (!whole.slice || whole.role != WeightRole::kGateUp) return sliced(whole, {}, &pool_);
-    HostWeight all_rows = whole;
-    all_rows.slice->rows = {0, rows_per_expert(whole)};
-    return sliced(all_rows, {}, &pool_);
-  }
-
-  [[nodiscard]] std::vector<float> decoded(WeightFormat format, const RawTensor& values) const {
-    const Shape& shape = values.shape;
-    const int64_t count = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-    std::vector<float> out(static_cast<size_t>(count));
-    kernels_.decode(
-        {.format = format, .values = reinterpret_cast<const uint8_t*>(values.bytes.data()), .cols = count, .rows = 1},
-        out.data());
-    return out;
-  }
-
   [[nodiscard]] cpu::Linear::Limits linear_limits() const {
     const Dims& d = dims_;
     const int64_t head = config_.head ? std::max(2 * d.hidden, config_.head->taps * config_.head->target_hidden) : 0;
     return {.cols = std::max({d.hidden, d.inter, d.q_width(), head}),
             .inputs = std::max<int64_t>(int64_t{config_.max_tokens} * std::max<int64_t>(d.topk, 1), config_.max_rows),
             .groups = std::max(d.experts, kMostJobs)};
-  }
-
-  void requantise(Matrix& matrix, WeightRole role, WeightFormat as) {
-    if ((as != WeightFormat::kMxfp4 && as != WeightFormat::kMxfp8) || matrix.cols() % kMxBlock != 0) {
-      throw Error(Code::kUnsupported, "cpu: {}: want mxfp4 or mxfp8 and rows of whole blocks of {}, found {} and {}",
-                  backend::name_of(role), kMxBlock, backend::name_of(as), matrix.cols());
-    }
-    matrix.requantise(as, kernels_, pool_);
   }
 
   [[nodiscard]] const Matrix& matrix(WeightHandle handle) const {
@@ -389,9 +328,8 @@ class CpuBackend final : public Backend {
                        [&](const cpu::Tile& tile) { store({table, {}, logits_.data()}, tile); });
     std::vector<TokenLogit> logits(rows.size());
     for (int64_t t = 0; t < tokens; ++t) {
-      std::ranges::transform(rows, logits.begin(), [&](int32_t row) {
-        return TokenLogit{logits_row(t)[static_cast<size_t>(row)], row};
-      });
+      std::ranges::transform(rows, logits.begin(),
+                             [&](int32_t row) { return TokenLogit{logits_row(t)[static_cast<size_t>(row)], row}; });
       drawn_.push_back({.token = sample_among(logits, draws_[static_cast<size_t>(t)])});
     }
     return true;
@@ -527,7 +465,7 @@ class CpuBackend final : public Backend {
   cpu::Linear linear_;
   cpu::Moe moe_;
   cpu::Attention attention_;
-  std::vector<LoadedWeight> weights_;
+  std::vector<cpu::LoadedWeight> weights_;
   std::optional<cpu::Screen> screen_;
   std::vector<cpu::KvCache> kv_;                 // per layer
   AlignedVector<float> taps_, features_, read_;  // of a head: of tokens, of rows of logits; what layer 0 reads
@@ -536,8 +474,8 @@ class CpuBackend final : public Backend {
   std::vector<int32_t> expert_ids_, expert_order_;
   std::array<std::vector<DrawnToken>, 2> sampled_;  // of the last two tickets
   std::vector<int32_t> all_rows_;                   // 0, 1, 2, …
-  std::span<const SampleRow> draws_;  // the step's, if they are by temperature alone
-  std::vector<DrawnToken> drawn_;     // from a screen; none: all logits are there
+  std::span<const SampleRow> draws_;                // the step's, if they are by temperature alone
+  std::vector<DrawnToken> drawn_;                   // from a screen; none: all logits are there
   WeightHandle table_;
   int64_t tokens_ = 0, logit_rows_ = 0;
   bool as_alone_ = false;  // the step has guesses

@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/cost.h"
 #include "backend/dims.h"
+#include "backend/host_experts.h"
 #include "backend/plan.h"
 #include "backend/run_config.h"
 
@@ -31,6 +32,9 @@ void set_cpu_screen(CostModel& cost, const RunConfig& run);
 
 // Throws what resolved_cpu() throws.
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run);
+
+// The experts that a card leaves to this machine's CPU; `run` as make_cpu_backend's. Throws what resolved_cpu() throws.
+std::unique_ptr<HostExperts> make_cpu_experts(const BackendConfig& config, const RunConfig& run);
 
 // For people: "avx512 vnni, int8 activations (prompts: amx bf16), 2 threads".
 [[nodiscard]] std::string describe_cpu(const RunConfig& run);

@@ -7,6 +7,7 @@
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/memory/device_weights.h"
+#include "backend/cuda/memory/host_link.h"
 #include "backend/cuda/memory/screen_weights.h"
 #include "backend/cuda/launch/launch.h"
 #include "backend/cuda/card/profiler.h"
@@ -20,6 +21,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -66,6 +68,13 @@ class CudaBackend final : public Member {
       screen_.emplace(dims_.vocab, dims_.hidden);
       at_.screen->shown = screen_->counts();
     }
+    if (const int layers = host_layers(run_, dims_.layers); layers > 0) {
+      if (rank_.comm != nullptr)
+        throw Error(Code::kUnsupported, "--n-cpu-moe {}: want one card, found {} ranks", layers, rank_.ranks.count);
+      check(static_cast<bool>(setup_.host_experts), "who leaves experts to the host says who computes them");
+      host_.emplace(setup_.host_experts(config_), config_, layers);
+      at_.host = host_->at();
+    }
     inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
     check(static_cast<int64_t>(freq.size()) == dims_.head_dim / 2, "one rope frequency per pair");
@@ -91,8 +100,10 @@ class CudaBackend final : public Member {
     std::string arches;
     for (const Arch& arch : card_.arches) arches += (arches.empty() ? "" : ", then ") + std::string(arch.name);
     const Activations dense = run_.dense_activations;
-    return fmt::format("experts {}, activations {}{}, attention {}{}, CUDA graphs {}, kernels of {}",
-                       backend::name_of(family_), backend::name_of(run_.activations),
+    const std::string on_host =
+        host_ ? fmt::format(" (of {} layers on the host: {})", host_->layers(), host_->experts().modes()) : "";
+    return fmt::format("experts {}{}, activations {}{}, attention {}{}, CUDA graphs {}, kernels of {}",
+                       backend::name_of(family_), on_host, backend::name_of(run_.activations),
                        rounds(dense) ? fmt::format(" (dense layers' {})", backend::name_of(dense)) : "",
                        backend::name_of(run_.attention), run_.fp8_attention() ? " (operands fp8)" : "",
                        graphs_ ? "on" : "off", arches);
@@ -112,6 +123,10 @@ class CudaBackend final : public Member {
   }
 
   WeightHandle upload(const HostWeight& weight) override {
+    if (is_on_host(weight.layer) && has_experts(weight.role)) {
+      host_->experts().upload(weight);
+      return {};
+    }
     HostWeight part = weight;
     if (rank_.comm != nullptr)
       part.slice = slice_of(weight, rank_.whole, shard_of(rank_.whole, rank_.ranks, rank_.comm->rank()));
@@ -177,7 +192,8 @@ class CudaBackend final : public Member {
                                    .scales = weights_.scales(),
                                    .tuned = setup_.tuned,
                                    .screened = screened,
-                                   .fed_back = step.taps.empty()});
+                                   .fed_back = step.taps.empty(),
+                                   .host_call = host_call()});
     open(step, &eager_program_);
     if (peers() != nullptr) load_kernels();
   }
@@ -200,6 +216,7 @@ class CudaBackend final : public Member {
   [[nodiscard]] std::vector<DrawnToken> wait(Ticket ticket) override {
     std::vector<DrawnToken> drawn = tickets_->wait(ticket);
     if (rank_.comm != nullptr) rank_.comm->require();
+    if (host_) host_->require();
     if (config_.head)
       for (DrawnToken& each : drawn) each.token = config_.head->target_id(each.token);
     return drawn;
@@ -238,6 +255,12 @@ class CudaBackend final : public Member {
     DeviceBytes bytes;
     size_t capacity = 0;
   };
+
+  [[nodiscard]] bool is_on_host(int layer) const { return layer >= 0 && host_ && layer < host_->layers(); }
+  [[nodiscard]] std::function<void(const HostCall&, const Launch&)> host_call() {
+    if (!host_) return {};
+    return [host = &*host_](const HostCall& call, const Launch& on) { host->launch(call, on); };
+  }
 
   static Matrices matrices_of(KernelFamily kernel) {
     return kernel == KernelFamily::kReference ? Matrices::kRowOrder : Matrices::kPacked;
@@ -437,6 +460,7 @@ class CudaBackend final : public Member {
         return ProductPointers{.rows = bf16(matrix), .bias = bias};
       };
       const auto experts = [&](WeightRole role, WeightRole bias) {
+        if (w[role].idx < 0) return ExpertsPointers{};  // the host has them
         if (packed) return ExpertsPointers{.packed = weights_.matrix(w[role]).packed, .bias = bf16(w[bias])};
         return ExpertsPointers{.rows = weights_.mxfp4(w[role]), .bias = bf16(w[bias])};
       };
@@ -531,6 +555,7 @@ class CudaBackend final : public Member {
   std::optional<ScreenWeights> screen_;  // where logits are screened
   DeviceBytes memory_;
   Arena at_;
+  std::optional<HostLink> host_;  // with experts on the host
   std::vector<LayerPointers> layers_;
   std::optional<StepInputs> inputs_;
   std::optional<StepGraphs> graphs_;

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/card/device_facts.h"
+#include "backend/host_experts.h"
 #include "backend/ranks/member.h"
 #include "backend/run_config.h"
 #include "base/mmap_file.h"
@@ -49,6 +50,7 @@ struct CudaSetup {
   // The files that uploaded weights are mapped from. What the page cache does not hold is read past it.
   std::vector<MappedSource> files{};
   std::optional<cuda::Tuned> tuned{};  // instead of the card's, for bench --tune
+  MakeHostExperts host_experts{};      // of the layers that RunConfig::cpu_moe_layers says; empty: there are none
   // For one rank of several (BackendConfig::own_experts): adds up the ranks' deltas. Outlives the backend.
   const cuda::Reduce* reduce = nullptr;
 };

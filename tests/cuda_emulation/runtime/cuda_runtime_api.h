@@ -169,6 +169,11 @@ inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from
   return cudaSuccess;
 }
 
+using cudaHostFn_t = void (*)(void* data);
+inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  nibble::backend::cuda::on_card(stream);
+  return function(data), cudaSuccess;
+}
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
   return *stream = new CUstream_st{nibble::backend::cuda::emulated_card}, cudaSuccess;
 }

@@ -58,12 +58,12 @@ inline void Profiler::begin() {
 
 inline void Profiler::skip() {
   cuda_check(cudaStreamSynchronize(on_.stream));
-  skipped_ = on_.trace->size();
+  skipped_ = kernels_of(*on_.trace).size();
 }
 
 inline KernelProfile Profiler::take() {
   cuda_check(cudaStreamSynchronize(on_.stream));
-  KernelProfile profile = account(*on_.trace, cupti_->take(), skipped_);
+  KernelProfile profile = account(kernels_of(*on_.trace), cupti_->take(), skipped_);
   on_.trace->clear();
   skipped_ = 0;
   return profile;

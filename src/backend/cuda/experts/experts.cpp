@@ -1,5 +1,6 @@
 #include "backend/cuda/experts/experts.h"
 
+#include "backend/cuda/experts/host_experts.h"
 #include "backend/cuda/layout/packed.h"
 #include "base/error.h"
 
@@ -94,6 +95,18 @@ void check_args(const GroupedUp::Args& a) {
 void check_args(const GroupedDown::Args& a) {
   check_grouped(GroupedDown::kName, a, {a.hidden, a.inter}, true);
   require_shape(aligned(a.y), GroupedDown::kName, "y 16-byte aligned", a.hidden);
+}
+
+void check_args(const HostRows::Args& a) {
+  constexpr Kernel kName = HostRows::kName;
+  require_shape(a.tokens > 0, kName, "at least one token", a.tokens);
+  require_shape(a.hidden > 0 && a.hidden % 4 == 0, kName, "hidden a multiple of 4", a.hidden);
+  require_shape(a.topk > 0 && a.topk <= kHostRowsThreads, kName, "1 to 256 experts of a token", a.topk);
+  require_shape((a.x != nullptr || a.rounded != nullptr) && a.ids != nullptr && a.weights != nullptr, kName,
+                "rows, ids and weights", a.tokens);
+  require_shape(a.inverse == nullptr || a.norm != nullptr, kName, "a norm with its inverse", a.hidden);
+  require_shape(a.to.tokens != nullptr && a.to.ids != nullptr && a.to.weights != nullptr && aligned(a.to.x), kName,
+                "memory of the host, rows 16-byte aligned", a.hidden);
 }
 
 }  // namespace nibble::backend::cuda

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/launch/chained_launch.cuh"
 #include "backend/cuda/experts/grouped.cuh"
+#include "backend/cuda/experts/host_rows.cuh"
 #include "backend/cuda/experts/moe_down.cuh"
 #include "backend/cuda/experts/moe_up.cuh"
 
@@ -23,6 +24,11 @@ void launch_grouped(const typename Op::Args& args, int64_t cols, const ChainedLa
 }
 
 }  // namespace
+
+void HostRows::launch(const Args& args, const Launch& on) {
+  check_args(args);
+  launch_chained(any_host_rows, {kName, on, args.tokens, kHostRowsThreads}, args);
+}
 
 void MoeUp::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);

@@ -11,7 +11,7 @@
 namespace nibble::backend::cuda {
 
 inline constexpr int kRouterWarps = kRouterThreads / layout::kWarpLanes;
-inline constexpr int kTogether = 2;  // tokens whose loads are under way at once
+inline constexpr int kRouterTogether = 2;  // tokens whose loads are under way at once
 inline constexpr int kRouterSharedBytes = kGemvTokens * kRouterWarps * 8;
 
 __device__ __forceinline__ void read_bf16(const Bf16* from, float (&v)[8]) {
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
   if (a.tokens == 1) {
     add_tokens<1>(a, 0, weight, sums);
   } else {
-    for (int first = 0; first < a.tokens; first += kTogether) add_tokens<kTogether>(a, first, weight, sums);
+    for (int first = 0; first < a.tokens; first += kRouterTogether) add_tokens<kRouterTogether>(a, first, weight, sums);
   }
   __syncthreads();
   const auto sum_of = [&](int t, int i) {

@@ -4,12 +4,20 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace nibble::backend::cuda {
 
-void note_launch(Kernel kernel, const Launch& on) {
+void note_launch(Kernel kernel, const Launch& on, RunsOn runs_on) {
   if (on.counts != nullptr) ++(*on.counts)[kernel.name];
-  if (on.trace != nullptr) on.trace->push_back({on.stage, kernel});
+  if (on.trace != nullptr) on.trace->push_back({on.stage, kernel, runs_on});
+}
+
+LaunchTrace kernels_of(const LaunchTrace& trace) {
+  LaunchTrace kernels;
+  std::ranges::copy_if(trace, std::back_inserter(kernels),
+                       [](const LaunchRecord& launch) { return launch.runs_on == RunsOn::kCard; });
+  return kernels;
 }
 
 void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found) {

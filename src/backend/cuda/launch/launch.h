@@ -69,9 +69,12 @@ struct PlanDevice {
 
 using LaunchCounts = std::map<std::string_view, int64_t>;  // by name
 
+// A card's kernels have spans in a profile; what the host computes is a pause between them.
+enum class RunsOn : uint8_t { kCard, kHost };
 struct LaunchRecord {
   Stage stage;  // of the verb that launched it
   Kernel kernel;
+  RunsOn runs_on = RunsOn::kCard;
 };
 using LaunchTrace = std::vector<LaunchRecord>;  // in the order of the stream
 
@@ -84,12 +87,15 @@ struct Launch {
   bool chained = true;  // kernels that can may begin while the one before drains (chained_launch.cuh)
 };
 // Counts and traces a launch that has happened.
-void note_launch(Kernel kernel, const Launch& on);
+void note_launch(Kernel kernel, const Launch& on, RunsOn runs_on = RunsOn::kCard);
 
 // After every launch: throws Error(kDevice) when it failed, notes it otherwise.
 void launched(Kernel kernel, const Launch& on, std::source_location where = std::source_location::current());
 // For launchers: throws Error(kUnsupported) "cuda: <kernel>: want <want>, found <found>" unless `holds`.
 void require_shape(bool holds, Kernel kernel, std::string_view want, int64_t found);
+
+// Those that a profile has spans of.
+[[nodiscard]] LaunchTrace kernels_of(const LaunchTrace& trace);
 
 // When a launch's kernel ran.
 struct KernelSpan {

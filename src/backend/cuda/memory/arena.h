@@ -4,6 +4,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/arch/arch.h"
+#include "backend/cuda/experts/host_experts.h"
 #include "backend/cuda/sampling/sample.h"
 #include "backend/cuda/sampling/screen.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
@@ -140,6 +141,7 @@ struct Arena {
   PairLists lists;
   // Where two ranks that exchange their parts whole find both, by sum (comm/mailbox.h); not in the allocation
   uint32_t *both_of_o = nullptr, *both_of_experts = nullptr;
+  HostExchange host;  // with experts on the host; not in the allocation
   std::optional<RowOrderArena> row_order;
   std::optional<PackedArena> packed;
   std::optional<GemmArena> gemm;

@@ -39,12 +39,18 @@ void Maker::attn_in() {
   if (dense_gemms_) return gemm_attn_in();
   const Packing packed = packing(kQ);
   const Delta left = left_by_experts();
-  if (!left.in_rows() && !left.added()) add_experts().layers = InLayers::kAfterFirst;
+  if (!fused_) {
+    behind_experts([this](const Delta& of) -> Node& {
+      Node& own = norm_sums({}, of, [](const Binding&, NormSums::Args&) {});
+      own.layers = InLayers::kAfterFirst;
+      return own;
+    });
+  }
   const bool sums = fused_ && !left.added();
   if (sums) hold(Slot::kResidual, floats(in<&Arena::packed, &PackedArena::residual_sum>, d_.hidden));
   hold_nothing({Slot::kNormed, Slot::kQkv});
-  const auto input = [left, sums, n = tokens_](const Binding& b) {
-    const bool adds = b.layer > 0;
+  const auto input = [left, sums, fused = fused_, n = tokens_](const Binding& b) {
+    const bool adds = fused && b.layer > 0;
     return RowsIn{.x = b.at.residual,
                   .delta = {adds ? left.rows(b, 0, n) : nullptr, adds ? left.rows(b, 1, n) : nullptr},
                   .sum = sums ? b.at.packed->residual_sum : nullptr,
@@ -108,11 +114,13 @@ void Maker::plain_rope_kv() {
 void Maker::gemm_attn_in() {
   const GemmShape shape = shape_of(kQ, tokens_);
   const GemmInput in = input_of(shape, true);
-  norm_sums({kAttnNorm}, left_by_experts(), [in](const Binding& b, NormSums::Args& args) {
-    if (b.layer == 0) args.sums = {};
-    args.norm = b.w.attn_norm;
-    args.rounded = in;
-    args.rounded.at = b.at.gemm->x;
+  behind_experts([&](const Delta& left) -> Node& {
+    return norm_sums({kAttnNorm}, left, [in](const Binding& b, NormSums::Args& args) {
+      if (b.layer == 0) args.sums = {};
+      args.norm = b.w.attn_norm;
+      args.rounded = in;
+      args.rounded.at = b.at.gemm->x;
+    });
   });
   hold_nothing({Slot::kNormed, Slot::kQkv});
   round_input(shape, in);

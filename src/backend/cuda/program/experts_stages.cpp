@@ -5,6 +5,9 @@
 #include "backend/cuda/quantise/round_blocks.h"
 #include "base/error.h"
 
+#include <numeric>
+#include <span>
+
 namespace nibble::backend::cuda {
 namespace {
 
@@ -132,6 +135,10 @@ bool Maker::norm_route(const PutNorm& put) {
 void Maker::route_plainly() {
   linear("router", tokens_, {kRouter, kRouterBias},
          {&LayerPointers::router, d_.experts, d_.hidden, in<&Arena::normed>, in<&Arena::router_logits>});
+  choose_plainly();
+}
+
+void Maker::choose_plainly() {
   add<TopExperts>({}, [n = tokens()](const Binding& b) {
     return TopExperts::Args{.logits = b.at.router_logits,
                             .ids = b.at.expert_ids,
@@ -143,6 +150,7 @@ void Maker::route_plainly() {
 }
 
 void Maker::route_sums() {
+  route_sums_ = true;
   norms_while_rounding_ = experts_gemms_ && !experts_take_codes();
   if (!norms_while_rounding_) {
     norm_sums({kMlpNorm}, delta_,
@@ -181,10 +189,26 @@ void Maker::route_sums() {
 
 void Maker::moe() {
   stage_ = Stage::kMoe;
+  hold_choice();
+  if (host_layers_ > 0) host_moe();
+  if (all_on_host()) {
+    delta_ = left_by_host();
+  } else {
+    const size_t first = program_.nodes.size();
+    card_moe();
+    if (host_layers_ > 0)
+      for (Node& own : std::span(program_.nodes).subspan(first)) own.only = layers(host_layers_, to_int(d_.layers));
+  }
+  if (!plain()) hold_delta();
+  if (host_layers_ == 0) return;
+  hold_nothing({Slot::kExpertHidden});
+  if (!all_on_host() && !plain() && !fused_) hold_nothing({Slot::kDelta});  // in two forms
+}
+
+void Maker::card_moe() {
   const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
   delta_ = experts_delta();
   if (plain()) return plain_moe(up, down);
-  hold_choice();
   if (experts_gemms_) {
     gemm_moe(up, down);
   } else if (fused_) {
@@ -193,7 +217,45 @@ void Maker::moe() {
     grouped_moe(up, down);
   }
   combine();
-  hold_delta();
+}
+
+std::vector<int> Maker::layers(int first, int end) {
+  std::vector<int> all(static_cast<size_t>(end - first));
+  std::iota(all.begin(), all.end(), first);
+  return all;
+}
+
+Delta Maker::left_by_host() const {
+  if (plain() || fused_) return experts_delta();
+  return {.sums = {nullptr, 1}, .at = in<&Arena::expert_out>};
+}
+
+void Maker::host_moe() {
+  const size_t first = program_.nodes.size();
+  if (fused_) choose_plainly();
+  add<HostRows>({}, [from_sums = route_sums_, fused = fused_, n = tokens()](const Binding& b) {
+    return HostRows::Args{.x = from_sums ? b.at.residual : b.at.normed,
+                          .rounded = fused ? b.at.packed->normed : nullptr,
+                          .inverse = from_sums ? b.at.packed->inverse : nullptr,
+                          .norm = from_sums ? b.w.mlp_norm : nullptr,
+                          .ids = b.at.expert_ids,
+                          .weights = b.at.expert_weights,
+                          .to = b.at.host,
+                          .tokens = n,
+                          .hidden = to_int(b.config.dims.hidden),
+                          .topk = to_int(b.config.dims.topk)};
+  });
+  const Delta left = left_by_host();
+  const int64_t values = left.sums.splits * tokens_ * d_.hidden,
+                there = tokens_ * (d_.hidden + 2 * d_.topk) * int64_t{sizeof(float)};
+  add(host_call_kernel(),
+      fmt::format("the host's threads; {:.1f} KB there, {:.1f} KB back", static_cast<double>(there) / 1e3,
+                  static_cast<double>(values) * sizeof(float) / 1e3),
+      {kGateUp, kGateUpBias, kDown, kDownBias}, [=, call = args_.host_call](const Binding& b, const Launch& on) {
+        call({b.layer, static_cast<float*>(left.at(b.at)), values}, on);
+      });
+  if (!all_on_host())
+    for (Node& own : std::span(program_.nodes).subspan(first)) own.only = layers(0, host_layers_);
 }
 
 Delta Maker::experts_delta() const {
@@ -206,7 +268,7 @@ Delta Maker::experts_delta() const {
 }
 
 Node& Maker::add_experts() {
-  return norm_sums({}, left_by_experts(), [](const Binding&, NormSums::Args&) {});
+  return norm_sums({}, delta_, [](const Binding&, NormSums::Args&) {});
 }
 
 void Maker::fused_moe(const Roles& up, const Roles& down) {

@@ -80,6 +80,7 @@ Maker::Maker(const ProgramArgs& args)
     : args_(args),
       d_(args.config.dims),
       own_(own_of(args.config)),
+      host_layers_(host_layers(args.run, d_.layers)),
       family_(choose_family(args.config, args.run)),
       flash_(choose_flash(args.config, args.run)),
       pages_(args.run.kv_type()),
@@ -333,12 +334,12 @@ void Maker::logits() {
     return linear("lm_head", rows, {kUnembedding},
                   {&LayerPointers::unembedding, d_.vocab, d_.hidden, in<&Arena::normed>, in<&Arena::logits>});
   }
-  const bool whole = delta_.in_rows(), added = delta_.added();
+  const bool whole = fused_ && delta_.in_rows(), added = delta_.added();
   if (!whole && !added && !experts_added_) add_experts();
   if (whole) hold_nothing({Slot::kResidual});
   if (added) hold(Slot::kResidual, floats(in<&Arena::residual>, d_.hidden));
   const GemmShape shape = shape_of(kUnembedding, rows);
-  const InOf in_of = [delta = delta_, n = tokens_](const Binding& b) {
+  const InOf in_of = [delta = whole ? delta_ : Delta{.sums = {}}, n = tokens_](const Binding& b) {
     return RowsIn{.x = b.at.residual,
                   .delta = {delta.rows(b, 0, n), delta.rows(b, 1, n)},
                   .which = b.step.logit_tokens,

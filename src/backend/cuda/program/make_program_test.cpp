@@ -87,6 +87,43 @@ PlannedKernel find(const cuda::Program& plan, std::string_view kernel) {
 }
 std::string tile(const cuda::Program& plan, std::string_view kernel) { return find(plan, kernel).tile; }
 
+std::vector<int> layers_from(int first, int end) {
+  std::vector<int> all;
+  for (int layer = first; layer < end; ++layer) all.push_back(layer);
+  return all;
+}
+
+// Two parts of a delta of few tokens are floats, whoever leaves them.
+TEST(make_program, first_layers_leave_their_experts_to_the_host) {
+  const cuda::Program few = plan(decode(1), {.options = {.cpu_moe_layers = 12}});
+  EXPECT_THAT(kernels(few, Stage::kMoe),
+              ElementsAre("any_top_experts_f32", "any_host_rows", "host_experts", "moe_up", "gemv<moe_down>"));
+  EXPECT_EQ(find(few, "host_experts").only, layers_from(0, 12));
+  EXPECT_EQ(find(few, "moe_up").only, layers_from(12, 36));
+  EXPECT_EQ(tile(few, "host_experts"), "the host's threads; 11.6 KB there, 23.0 KB back");
+  EXPECT_EQ(find(few, "host_experts").cost.bytes,
+            find(few, "moe_up").cost.bytes + find(few, "gemv<moe_down>").cost.bytes);
+  EXPECT_THAT(kernels(few, Stage::kAttnIn), ElementsAre("any_rope_table_f32", "gemv<qkv, bf16>"));
+  EXPECT_THAT(kernels(plan(decode(1), {.options = {.cpu_moe_layers = 99}}), Stage::kMoe),
+              ElementsAre("any_top_experts_f32", "any_host_rows", "host_experts"));
+  EXPECT_THAT(kernels(plan(decode(1), {.options = {.cpu_moe_layers = -1}}), Stage::kMoe),
+              ElementsAre("moe_up", "gemv<moe_down>"));
+}
+
+// Of more tokens the card leaves a row of each expert, the host one of each token: who adds them is told apart.
+TEST(make_program, many_tokens_have_a_delta_of_two_forms_beside_the_host) {
+  const auto norms = [](int layers) {
+    std::vector<std::vector<int>> only;
+    for (const cuda::Node& node : plan(kPrompt, {.options = {.cpu_moe_layers = layers}}).nodes)
+      if (node.stage == Stage::kAttnIn && node.kernel == "any_norm_sums_f32") only.push_back(node.only);
+    return only;
+  };
+  EXPECT_THAT(norms(0), ElementsAre(std::vector<int>()));
+  EXPECT_THAT(norms(12), ElementsAre(layers_from(0, 13), layers_from(13, 36)));
+  EXPECT_THAT(norms(35), ElementsAre(layers_from(0, 36)));
+  EXPECT_THAT(norms(36), ElementsAre(std::vector<int>()));
+}
+
 TEST(make_program, every_stage_has_a_kernel_whoever_multiplies) {
   for (const KernelFamily family :
        {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm, KernelFamily::kReference}) {

@@ -6,6 +6,7 @@
 #include "backend/cuda/dense/gemv_plan.h"
 #include "backend/cuda/dense/linear.h"
 #include "backend/cuda/experts/experts.h"
+#include "backend/cuda/experts/host_experts.h"
 #include "backend/cuda/experts/route.h"
 #include "backend/cuda/launch/launch.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
@@ -153,6 +154,7 @@ class Maker {
   // The experts.
   void choose_experts();
   void route_plainly();
+  void choose_plainly();
   // Norm and router in one launch, where the card has such a kernel for the step.
   using PutNorm = std::function<void(const Binding&, NormSums::Args&)>;
   bool norm_route(const PutNorm& put);
@@ -164,8 +166,26 @@ class Maker {
     return adds_to_residual() ? Delta{.sums = {}} : combined(experts_delta());
   }
   [[nodiscard]] Delta combined(const Delta& delta) const;
-  // Adds the experts' results to the residual, for a kernel that does not do it itself.
+  // Adds what the last layer's experts left to the residual, for a kernel that does not do it itself.
   Node& add_experts();
+  // Experts on the host, those of the first layers: the rows there, the call, the delta back.
+  void host_moe();
+  // What they leave: of a few tokens as the card's experts do, else a row per token.
+  [[nodiscard]] Delta left_by_host() const;
+  [[nodiscard]] bool all_on_host() const { return host_layers_ == d_.layers; }
+  // Those from `first` to before `end` alone.
+  [[nodiscard]] static std::vector<int> layers(int first, int end);
+  // Nodes that add what a layer's experts left, in the layers behind it: make(delta) for each form that there is.
+  template <class Make>
+  void behind_experts(Make make) {
+    const int all = to_int(d_.layers);
+    if (host_layers_ == 0) return static_cast<void>(make(left_by_experts()));
+    Node& behind_host = make(left_by_host());
+    if (all_on_host()) return;
+    behind_host.only = layers(0, host_layers_ + 1);
+    if (host_layers_ + 1 < all) make(left_by_experts()).only = layers(host_layers_ + 1, all);
+  }
+  void card_moe();
   void fused_moe(const Roles& up, const Roles& down);
   // Sorts the pairs by expert, for kernels that take tiles of up to so many of an expert's.
   void group_tiles(int tile_tokens);
@@ -428,6 +448,7 @@ class Maker {
   const Dims& d_;
   const int64_t hidden_width_ = layout::block_pair_width(d_.inter);  // of the experts' hidden: columns of down
   const OwnExperts own_;
+  const int host_layers_;  // the first ones, whose experts are on the host
   const KernelFamily family_;
   const bool flash_;  // the step's attention is on tensor cores
   const KvDtype pages_;
@@ -443,6 +464,7 @@ class Maker {
   bool dense_gemms_ = false;           // GEMMs instead of them
   bool experts_gemms_ = false;         // GEMMs for the experts
   bool norms_while_rounding_ = false;  // the experts' input is made of the residual where it is rounded
+  bool route_sums_ = false;            // the router has left the residual and the inverse of its norm
   bool experts_added_ = false;         // what the last experts left, to the residual
   SplitSums qkv_sums_;
   Delta delta_;

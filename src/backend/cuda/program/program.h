@@ -169,6 +169,8 @@ struct ProgramArgs {
   std::optional<Tuned> tuned{};    // instead of the card's
   bool screened = false;           // the step's logits are for draws by temperature alone
   bool fed_back = false;           // of a head: the step has no taps (EmbedArgs)
+  // Enqueues a call of experts on the host; empty in a program that is planned but not executed.
+  std::function<void(const HostCall&, const Launch&)> host_call{};
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);

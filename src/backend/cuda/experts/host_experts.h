@@ -1,0 +1,48 @@
+#pragma once
+// Experts that the host computes (backend/host_experts.h): what a layer's share of a step is to a stream. Rows and
+// routing go into pinned memory, a host function computes, the delta is copied back. Plain C++.
+
+#include "backend/cuda/launch/launch.h"
+#include "base/dtype.h"
+
+#include <cstdint>
+
+namespace nibble::backend::cuda {
+
+// Pinned memory of the host, which kernels write.
+struct HostExchange {
+  int32_t* tokens = nullptr;  // of the step
+  float* x = nullptr;         // [tokens, hidden]
+  int32_t* ids = nullptr;     // [tokens, topk]
+  float* weights = nullptr;   // [tokens, topk]
+  float* delta = nullptr;     // [tokens, hidden]; of up to kFewTokens tokens as many zeros behind it
+};
+
+// Writes what the host reads: normed rows as floats, ids and weights.
+struct HostRows {
+  static constexpr Kernel kName{"any_host_rows"};
+  static constexpr std::string_view kTile = "a CTA per token";
+  struct Args {
+    const float* x = nullptr;  // [tokens, hidden]: normed, or with `inverse` the residual, that is x * inverse * norm
+    const F16* rounded = nullptr;    // [tokens, hidden], instead of x
+    const float* inverse = nullptr;  // [tokens]
+    const Bf16* norm = nullptr;      // [hidden], with inverse
+    const int32_t* ids = nullptr;    // [tokens, topk]
+    const float* weights = nullptr;  // [tokens, topk]
+    HostExchange to;
+    int tokens = 0, hidden = 0, topk = 0;  // hidden: a multiple of 4
+  };
+  static void launch(const Args& args, const Launch& on);
+};
+void check_args(const HostRows::Args& args);
+inline constexpr int kHostRowsThreads = 256;
+
+// The call of a layer's experts behind these rows, and the copy of `values` floats of what they left to the card.
+struct HostCall {
+  int layer = 0;
+  float* delta = nullptr;
+  int64_t values = 0;
+};
+[[nodiscard]] constexpr Kernel host_call_kernel() { return {"host_experts"}; }
+
+}  // namespace nibble::backend::cuda

@@ -1,0 +1,215 @@
+// Experts on the host beside a card that is not there: the backend's host code as it is, kernels lane by lane, the CPU
+// backend's experts. With any split of the layers nibble-tiny says the same.
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/experts/route.h"
+#include "base/error.h"
+#include "base/mmap_file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/testing/files.h"
+#include "engine/loop.h"
+#include "engine/step_builder.h"
+#include "model/gpt_oss.h"
+#include "model/hf_config.h"
+#include "model/manifest.h"
+#include "one_sequence.h"
+
+#include <gtest/gtest.h>
+
+#include <cuda_runtime_api.h>  // the emulated one
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace nibble {
+namespace {
+
+using backend::Activations;
+using backend::HostExperts;
+using backend::KernelFamily;
+using backend::Slot;
+
+const std::filesystem::path kTiny = std::filesystem::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny";
+
+struct Files {
+  model::ModelConfig config = model::read_hf_config(kTiny).config;
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(kTiny);
+  std::vector<backend::HostWeight> weights = model::bind_weights(checkpoint.entries(), config);
+};
+
+const Files& files() {
+  static const Files all;
+  return all;
+}
+
+std::vector<int32_t> some_tokens(size_t count, int32_t first) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < count; ++i) ids.push_back((first + static_cast<int32_t>(i) * 37) % 4000);
+  return ids;
+}
+
+class HostLayers : public testing::Test {
+ protected:
+  void SetUp() override {
+    backend::cuda::emulated_cuda() = {.card = {.name = "a card with the kernels of every card",
+                                               .major = 8,
+                                               .minor = 0,
+                                               .multiprocessors = 3,
+                                               .memory_bytes = int64_t{1} << 31,
+                                               .cta_smem_bytes = 232448,
+                                               .sm_smem_bytes = 233472},
+                                      .packs = true};
+  }
+  void TearDown() override { backend::cuda::emulated_cuda() = {}; }
+
+  static backend::RunConfig run_of(KernelFamily family, int layers) {
+    return {.backend = backend::BackendKind::kCuda,
+            .threads = 2,
+            .attention = backend::AttentionKernel::kReference,
+            .family = family,
+            .eager = true,  // a replayed graph does nothing there
+            .cpu_moe_layers = layers};
+  }
+  static backend::MakeHostExperts on_cpu(Activations activations = Activations::kF32) {
+    return [activations](const backend::BackendConfig& config) {
+      return backend::make_cpu_experts(config, {.threads = 2, .activations = activations});
+    };
+  }
+  struct Loaded {
+    Loaded(const backend::RunConfig& run, const model::StepLimits& limits, backend::MakeHostExperts experts = on_cpu())
+        : be(make(run, limits, std::move(experts))), gpt(model::load(*be, files().config, files().weights)) {}
+    static std::unique_ptr<backend::Backend> make(const backend::RunConfig& run, const model::StepLimits& limits,
+                                                  backend::MakeHostExperts experts) {
+      backend::cuda::emulated_cuda().allocated = 0;
+      return backend::make_cuda_backend(model::backend_config(files().config, limits), run,
+                                        {.tuned = kTuned, .host_experts = std::move(experts)});
+    }
+    std::unique_ptr<backend::Backend> be;
+    model::GptOss gpt;
+  };
+
+  // A prompt in chunks, then one token after the other.
+  static std::vector<int32_t> text(backend::Backend& be, const model::GptOss& gpt) {
+    engine::Loop loop(be, gpt, test::engine_limits(kText));
+    return test::generate(loop, {.prompt = some_tokens(11, 5), .max_tokens = 4, .sampling = {.temperature = 0}}).tokens;
+  }
+  static std::vector<int32_t> text(KernelFamily family, int layers) {
+    const Loaded loaded(run_of(family, layers), test::step_limits(kText));
+    return text(*loaded.be, loaded.gpt);
+  }
+  static std::vector<int32_t> text_of_cpu() {
+    const auto be = backend::make_cpu_backend(model::backend_config(files().config, test::step_limits(kText)),
+                                              {.threads = 2, .activations = Activations::kF32});
+    return text(*be, model::load(*be, files().config, files().weights));
+  }
+  static std::vector<float> logits(KernelFamily family, int layers, size_t tokens) {
+    const Loaded loaded(run_of(family, layers), {.max_tokens = 64, .max_rows = 1, .kv_pages = {4, 4}});
+    model::Step step = engine::step_alone(some_tokens(tokens, 9));
+    step.logit_tokens = {static_cast<int32_t>(tokens) - 1};
+    model::forward(*loaded.be, loaded.gpt, step);
+    if (family == KernelFamily::kGemm) {
+      const bool sums = std::ranges::any_of(loaded.be->launches(), [](const backend::KernelLaunches& launched) {
+        return launched.kernel == backend::cuda::RouteSums::kName.name;
+      });
+      EXPECT_EQ(sums, static_cast<int64_t>(tokens) > kTuned.route_tokens);
+    }
+    return loaded.be->peek(Slot::kLogits).values;
+  }
+
+  static constexpr backend::cuda::Tuned kTuned{.grouped_pairs = 1, .route_tokens = 9};
+  static constexpr test::OneSequence kText{.max_context = 256, .chunk_tokens = 9};
+};
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::abs(double{a[i]} - b[i]));
+    size = std::max(size, std::abs(double{b[i]}));
+  }
+  return most / size;
+}
+
+TEST_F(HostLayers, leave_the_text_as_it_is) {
+  const std::vector<int32_t> of_cpu = text_of_cpu();
+  ASSERT_EQ(of_cpu.size(), 4U);
+  for (const int layers : {0, 1, 4, 8}) EXPECT_EQ(text(KernelFamily::kReference, layers), of_cpu) << layers;
+  for (const int layers : {0, 4}) EXPECT_EQ(text(KernelFamily::kStreaming, layers), of_cpu) << "packed, " << layers;
+}
+
+// Two parts of a delta, one, and more tokens than decode kernels take: in rows that a router normed, and from the
+// residual where the router has left that.
+TEST_F(HostLayers, give_the_card_s_logits) {
+  for (const auto& [family, tokens, bound] : {std::tuple{KernelFamily::kReference, 5, 1e-4},
+                                              {KernelFamily::kStreaming, 1, 5e-2},
+                                              {KernelFamily::kStreaming, 9, 5e-2},
+                                              {KernelFamily::kGemm, 9, 5e-2},
+                                              {KernelFamily::kGemm, 10, 5e-2}}) {
+    const std::vector<float> alone = logits(family, 0, static_cast<size_t>(tokens));
+    for (const int layers : {1, 5, 8})
+      EXPECT_LE(distance(logits(family, layers, static_cast<size_t>(tokens)), alone), bound)
+          << backend::name_of(family) << ", " << tokens << " tokens, " << layers << " layers";
+  }
+}
+
+// Several sequences in a step.
+TEST_F(HostLayers, serve_sequences_together) {
+  const auto texts = [](int layers) {
+    const engine::EngineLimits limits{.max_context = 128,
+                                      .max_sequences = 3,
+                                      .max_batched_tokens = 16,
+                                      .target_itl_seconds = std::numeric_limits<double>::infinity()};
+    const Loaded loaded(run_of(KernelFamily::kReference, layers), engine::step_limits(limits, files().config.dims));
+    engine::Loop loop(*loaded.be, loaded.gpt, limits);
+    std::map<int64_t, std::vector<int32_t>> all;
+    for (const int32_t first : {3, 7, 11})
+      loop.add(
+          first,
+          {.prompt = some_tokens(static_cast<size_t>(first), first), .max_tokens = 4, .sampling = {.temperature = 0}},
+          [&all, first](const engine::Event& event) {
+            if (const auto* token = std::get_if<engine::TokenEvent>(&event)) all[first].push_back(token->token);
+          });
+    while (!loop.idle()) loop.step();
+    return all;
+  };
+  const auto alone = texts(0);
+  ASSERT_EQ(alone.size(), 3U);
+  for (const int layers : {1, 8}) EXPECT_EQ(texts(layers), alone) << layers;
+}
+
+class FailingExperts final : public HostExperts {
+ public:
+  explicit FailingExperts(int at) : at_(at) {}
+  [[nodiscard]] std::string modes() const override { return "none"; }
+  void upload(const backend::HostWeight& /*weight*/) override {}
+  void run(const Work& work) override {
+    if (work.layer == at_) throw Error(Code::kIo, "the weights are gone");
+  }
+
+ private:
+  int at_;
+};
+
+TEST_F(HostLayers, that_fail_end_the_step_with_their_error) {
+  const Loaded loaded(run_of(KernelFamily::kReference, 3), test::step_limits(kText),
+                      [](const backend::BackendConfig&) { return std::make_unique<FailingExperts>(2); });
+  model::Step step = engine::step_alone(some_tokens(3, 1));
+  step.logit_tokens = {2};
+  const backend::SamplingParams greedy{.temperature = 0};
+  step.sample_rows = {{.params = &greedy}};
+  const auto ticket = model::forward(*loaded.be, loaded.gpt, step);
+  ASSERT_TRUE(ticket);
+  test::expect_error([&] { static_cast<void>(loaded.be->wait(*ticket)); }, Code::kIo, "the weights are gone");
+}
+
+}  // namespace
+}  // namespace nibble

@@ -378,7 +378,7 @@ class CpuBackend final : public Backend {
   bool draw_screened() {
     const Matrix& table = matrix(table_);
     const auto tokens = static_cast<int>(logit_rows_);
-    if (!screen_ || std::ssize(draws_) != logit_rows_ || tokens > cpu::screened_tokens(table.format())) return false;
+    if (!screen_ || std::ssize(draws_) != logit_rows_ || tokens > cpu::kScreenTokens) return false;
     const cpu::Vectors<const float> x{normed_.data(), logit_rows_, dims_.hidden};
     const bool int8 = dense_activations_ == Activations::kInt8 && cpu::int8_serves(table.format());
     const std::span<const int32_t> rows =
@@ -389,9 +389,8 @@ class CpuBackend final : public Backend {
                        [&](const cpu::Tile& tile) { store({table, {}, logits_.data()}, tile); });
     std::vector<TokenLogit> logits(rows.size());
     for (int64_t t = 0; t < tokens; ++t) {
-      std::ranges::transform(rows, logits.begin(), [&](int32_t row) {
-        return TokenLogit{logits_row(t)[static_cast<size_t>(row)], row};
-      });
+      std::ranges::transform(rows, logits.begin(),
+                             [&](int32_t row) { return TokenLogit{logits_row(t)[static_cast<size_t>(row)], row}; });
       drawn_.push_back({.token = sample_among(logits, draws_[static_cast<size_t>(t)])});
     }
     return true;
@@ -536,8 +535,8 @@ class CpuBackend final : public Backend {
   std::vector<int32_t> expert_ids_, expert_order_;
   std::array<std::vector<DrawnToken>, 2> sampled_;  // of the last two tickets
   std::vector<int32_t> all_rows_;                   // 0, 1, 2, …
-  std::span<const SampleRow> draws_;  // the step's, if they are by temperature alone
-  std::vector<DrawnToken> drawn_;     // from a screen; none: all logits are there
+  std::span<const SampleRow> draws_;                // the step's, if they are by temperature alone
+  std::vector<DrawnToken> drawn_;                   // from a screen; none: all logits are there
   WeightHandle table_;
   int64_t tokens_ = 0, logit_rows_ = 0;
   bool as_alone_ = false;  // the step has guesses
@@ -574,7 +573,7 @@ int64_t cpu_screened_bytes(const Dims& dims, WeightFormat format, const RunConfi
 void set_cpu_screen(CostModel& cost, const RunConfig& run) {
   const WeightFormat format = cost.formats.of_role[static_cast<size_t>(WeightRole::kUnembedding)];
   cost.screened_bytes = cpu_screened_bytes(cost.dims, format, run);
-  cost.screened_rows = cpu::screened_tokens(format);
+  cost.screened_rows = cpu::kScreenTokens;
 }
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run) {

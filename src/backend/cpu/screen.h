@@ -14,11 +14,6 @@
 
 namespace nibble::backend::cpu {
 
-// Most tokens of a step that is screened: those for which it takes less time than all rows do.
-[[nodiscard]] constexpr int screened_tokens(WeightFormat format) {
-  return format == WeightFormat::kGgmlQ8 ? 2 : kScreenTokens;
-}
-
 class Screen {
  public:
   // Of the copy, all that is beside the codes included.

@@ -156,7 +156,7 @@ struct Int8Kernels {
 //           4j + c. The low 6 bits are its code, and the top 2 of planes 0, 1 and 2 are bits 0-1, 2-3 and 4-5 of plane
 //           3's
 inline constexpr int kScreenRows = 16, kScreenColumns = 16, kScreenPlane = 64;
-inline constexpr int kScreenTokens = 4;  // most of one product: of more, all rows take no longer (docs/decisions/0076)
+inline constexpr int kScreenTokens = 4;  // most of one product
 struct ScreenArgs {
   const uint8_t* codes;
   int64_t cols;

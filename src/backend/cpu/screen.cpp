@@ -17,7 +17,8 @@ namespace {
 constexpr int kMostCode = 31, kZeroCode = 32;
 constexpr int kDigit = 7, kMostSteps = 63 << kDigit;  // bits of the low digit; most X
 constexpr int64_t kTileChunk = 4;                     // tiles that a thread takes at once
-constexpr double kMostProduct = 1e30;                 // of |v||w|, or logits by a small temperature leave the floats
+constexpr float kLeast = 1e-30f;
+constexpr double kMostProduct = 1e30;  // of |v||w|, or logits by a small temperature leave the floats
 
 // Four lanes at a time, in an instruction set that all processors of a build have.
 using Four [[gnu::vector_size(16)]] = float;
@@ -183,7 +184,7 @@ bool Screen::prepare(const Step& step, int t) {
   }
   const double length = std::sqrt(normed), product = std::sqrt(squares) * longest_;
   if (!(length < kMostProduct && product < kMostProduct)) return false;
-  own.step = most > 0 ? most / kMostSteps : 1.0f;
+  own.step = most > kLeast ? most / kMostSteps : 1.0f;
   std::ranges::fill(own.sums, 0);
   const auto tokens = static_cast<size_t>(step.x.count);
   for (size_t k = 0; k < own.v.size(); ++k) {
@@ -200,15 +201,15 @@ bool Screen::prepare(const Step& step, int t) {
   own.common = static_cast<float>(common);
   own.length = static_cast<float>(length) * kRowUp;
   own.missed = static_cast<float>(std::sqrt(missed)) * kRowUp + kOfRows * own.length;
-  // Sums in any order, twice, with what the draw may round.
-  own.rounding = static_cast<float>(product * static_cast<double>(cols_ + 64) * 0x1p-23);
+  // Sums in any order, twice, with what the draw may round; and what leaves the floats below.
+  own.rounding = static_cast<float>(product * static_cast<double>(cols_ + 64) * 0x1p-23) + kLeast;
   const SamplingParams& p = *step.rows[static_cast<size_t>(t)].params;
   own.temperature = p.temperature < kGreedyBelow ? 0.0f : p.temperature;
   return true;
 }
 
 // What a tile's rows may be at most, and the best of them by the copy.
-void Screen::look(const Step& step, int64_t tile, std::span<Best> best) {
+void Screen::look(const Step& step, int64_t tile, std::span<TokenLogit> best) {
   const auto first = static_cast<size_t>(tile * kScreenRows);
   alignas(64) std::array<int32_t, 2 * kScreenTokens * kScreenRows> sums;
   kernels_.screen({.codes = codes_.as<uint8_t>() + tile * tile_bytes(),
@@ -231,9 +232,9 @@ void Screen::look(const Step& step, int64_t tile, std::span<Best> best) {
         const Philox4 words = philox(draw.params->seed, (first + j) / 4, static_cast<uint64_t>(draw.position));
         value += own.temperature * most_gumbel(load<FourInts>(words.data()));
       }
-      if (top_of(value) > best[t].value)
+      if (top_of(value) > best[t].logit)
         for (size_t i = 0; i < 4; ++i)
-          if (value[i] > best[t].value) best[t] = {value[i], static_cast<int32_t>(first + j + i)};
+          if (value[i] > best[t].logit) best[t] = {value[i], static_cast<int32_t>(first + j + i)};
       value += above_screened(own, load(&lost_[first + j]), load(&kept_[first + j]));
       store(value, most + j);
       tops = largest(tops, value);
@@ -250,7 +251,7 @@ std::span<const int32_t> Screen::candidates(const Step& step) {
   const auto tokens = static_cast<size_t>(step.x.count), tiles = static_cast<size_t>(rows_ / kScreenRows);
   for (int t = 0; t < step.x.count; ++t)
     if (!prepare(step, t)) return {};
-  std::ranges::fill(best_, Best{-std::numeric_limits<float>::infinity(), 0});
+  std::ranges::fill(best_, TokenLogit{-std::numeric_limits<float>::infinity(), 0});
   pool_.parallel_ranges(static_cast<int64_t>(tiles), kTileChunk, [&](IndexRange range) {
     const auto best = std::span(best_).subspan(static_cast<size_t>(range.thread_idx) * kScreenTokens, tokens);
     for (int64_t tile = range.begin; tile < range.end; ++tile) look(step, tile, best);
@@ -276,14 +277,14 @@ std::span<const int32_t> Screen::candidates(const Step& step) {
 
 // From the exact product of the best row by the copy: so the gap to a candidate is one bound and not two.
 void Screen::find_least(const Step& step, size_t t) {
-  Best best = best_[t];
+  TokenLogit best = best_[t];
   for (size_t i = t; i < best_.size(); i += kScreenTokens)
-    if (best_[i].value > best.value || (best_[i].value == best.value && best_[i].row < best.row)) best = best_[i];
+    if (best_[i].logit > best.logit) best = best_[i];
   Token& own = tokens_[t];
-  kernels_.decode(step.matrix.at(best.row, 1), row_.data());
+  kernels_.decode(step.matrix.at(best.id, 1), row_.data());
   double product = 0;
   for (size_t k = 0; k < row_.size(); ++k) product += double{own.v[k]} * row_[k];
-  const auto at = static_cast<size_t>(best.row);
+  const auto at = static_cast<size_t>(best.id);
   own.least = least_screened(own, static_cast<float>(product), lost_[at], kept_[at]);
   const SampleRow& draw = step.rows[t];
   if (own.temperature > 0)

@@ -1,5 +1,6 @@
 // Times the CPU backend's matrix products against the memory read bandwidth measured beside them, and attention.
-//   cpu_bench [threads] [megabytes] [products | screen | attention] [a table's name, as it prints them: "avx2"; or the best]
+//   cpu_bench [threads] [megabytes] [products | screen | attention] [a table's name, as it prints them: "avx2"; or the
+//   best]
 // Weights are walked in slices of 4 MB out of a pool that no cache holds; each slice is timed by itself, and the
 // figure is the fastest decile of the slices: on a machine that others use too, the mean says how busy they were.
 

@@ -495,11 +495,12 @@ TEST(CpuBackend, a_screened_step_draws_what_all_logits_draw_and_shows_all) {
       if (kernels.screen == nullptr) continue;
       const auto make = [&](backend::ScreenedHead screened) {
         return backend::make_cpu_backend(
-            made, {.threads = 2, .activations = Activations::kInt8, .screened_head = screened, .isa = isa, .poison = true});
+            made,
+            {.threads = 2, .activations = Activations::kInt8, .screened_head = screened, .isa = isa, .poison = true});
       };
       const auto be = make(backend::ScreenedHead::kAuto), all = make(backend::ScreenedHead::kOff);
-      const model::GptOss gpt = model::load(*be, config, weights.all()), same = model::load(*all, config, weights.all());
-      const int most = shipped == Shipped::kGguf ? 2 : 4;
+      const model::GptOss gpt = model::load(*be, config, weights.all()),
+                          same = model::load(*all, config, weights.all());
       int64_t screened = 0;
       const auto draw = [&](int rows, const backend::SamplingParams& params, bool screens) {
         const model::Step step = test::first_tokens(rows, params);
@@ -509,7 +510,8 @@ TEST(CpuBackend, a_screened_step_draws_what_all_logits_draw_and_shows_all) {
         EXPECT_EQ(be->screen_counts().steps, screened) << rows << " rows";
       };
       for (int rows = 1; rows <= 5; ++rows)
-        for (const float temperature : {0.0f, 0.5f, 1.0f}) draw(rows, {.temperature = temperature}, rows <= most);
+        for (const float temperature : {0.0f, 0.5f, 1.0f})
+          draw(rows, {.temperature = temperature}, rows <= backend::cpu::kScreenTokens);
       draw(1, {.top_k = 5}, false);
       draw(1, {.presence_penalty = 1}, false);
       draw(1, {.logit_bias = {{3, 1.0f}}}, false);
@@ -521,7 +523,8 @@ TEST(CpuBackend, a_screened_step_draws_what_all_logits_draw_and_shows_all) {
       draw(2, {.temperature = 0}, true);  // which changes no logit
       EXPECT_EQ(be->peek(backend::Slot::kLogits).values, all->peek(backend::Slot::kLogits).values);
       draw(2, {.temperature = 0}, true);
-      const auto shown = std::get<0>(be->rows(backend::Slot::kLogits)), whole = std::get<0>(all->rows(backend::Slot::kLogits));
+      const auto shown = std::get<0>(be->rows(backend::Slot::kLogits)),
+                 whole = std::get<0>(all->rows(backend::Slot::kLogits));
       for (size_t r = 0; r < 2; ++r) EXPECT_TRUE(std::ranges::equal(shown[r], whole[r]));
       EXPECT_GT(be->screen_counts().tiles, 0);
     }

@@ -101,7 +101,7 @@ struct RunConfig {
   // `dense` names.
   Activations dense_activations = Activations::kAuto;
   AttentionActivations attention_activations = AttentionActivations::kAuto;
-  MoeTile moe_tile = MoeTile::kAuto;                 // of a card
+  MoeTile moe_tile = MoeTile::kAuto;  // of a card
   ScreenedHead screened_head = ScreenedHead::kAuto;
   CpuIsa isa = CpuIsa::kAuto;
   bool eager = false;         // of a card: every launch on its own, no step is captured as a graph and replayed

@@ -42,8 +42,7 @@ int32_t noisiest(std::span<const TokenLogit> tokens, const SampleRow& row) {
   int32_t token = -1;
   for (const auto& [logit, id] : tokens) {
     const auto at = static_cast<uint32_t>(id);
-    const float value =
-        logit + gumbel(philox(row.params->seed, at / 4, static_cast<uint64_t>(row.position))[at % 4]);
+    const float value = logit + gumbel(philox(row.params->seed, at / 4, static_cast<uint64_t>(row.position))[at % 4]);
     if (value > best || (value == best && id < token)) best = value, token = id;
   }
   check(token >= 0, "a row of finite logits keeps at least one");

@@ -164,7 +164,8 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
          stats.prompt_tokens + stats.prefix_hits);
   single("generation_tokens_total", "counter Tokens generated, step by step", stats.generated_tokens);
   single("screened_steps_total", "counter Forward passes whose logits were screened", stats.screened_steps);
-  single("screened_tiles_total", "counter Tiles of 16 rows of logits of which some were computed in them", stats.screened_tiles);
+  single("screened_tiles_total", "counter Tiles of 16 rows of logits of which some were computed in them",
+         stats.screened_tiles);
   single("spec_decode_num_drafts_total", "counter Drafts verified, of a sequence in one step", stats.drafts.drafts);
   single("spec_decode_num_draft_tokens_total", "counter Guesses verified", stats.drafts.tokens);
   single("spec_decode_num_accepted_tokens_total", "counter Guesses that were drawn", stats.drafts.accepted);

@@ -357,14 +357,13 @@ constexpr Option kRunRows[] = {
                      "Not measured: where 128 tokens are the better tile"}}),
     Option(
         "--screened-head",
-        "Up to 8 tokens (cpu: 4, of Q8_0 2) drawn by temperature alone: auto: only rows of the unembedding that may win "
+        "Up to 8 tokens (cpu: 4) drawn by temperature alone: auto: only rows of the unembedding that may win "
         "are computed, found by a copy in 7 bits (cpu: 6; 0.5 GB, where memory has the room); the same tokens; off: all "
         "rows",
         kPlace<&RunConfig::screened_head>, words(kScreenedHeads), kComputes | kPlans, kExpert,
         {.on = {BackendKind::kCpu, BackendKind::kCuda},
          .alike = Alike::kInAllRanks,
-         .feature = {"screened-head", "",
-                     "bf16 lm_head (cpu: Q8_0 too), one rank, 20 GB of memory"}}),
+         .feature = {"screened-head", "", "bf16 lm_head (cpu: Q8_0 too), one rank, 20 GB of memory"}}),
     Option("--enforce-eager,!--no-enforce-eager", "cuda: launch every kernel of a step; no CUDA graphs",
            kPlace<&RunConfig::eager>, such_as(kSwitch, kEager), kComputes | kPlans, kExpert,
            {.on = kCudaOnly, .alike = Alike::kInAllRanks, .feature = {"eager", "", ""}}),

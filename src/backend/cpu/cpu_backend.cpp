@@ -317,7 +317,7 @@ class CpuBackend final : public Backend {
   bool draw_screened() {
     const Matrix& table = matrix(table_);
     const auto tokens = static_cast<int>(logit_rows_);
-    if (!screen_ || std::ssize(draws_) != logit_rows_ || tokens > cpu::screened_tokens(table.format())) return false;
+    if (!screen_ || std::ssize(draws_) != logit_rows_ || tokens > cpu::kScreenTokens) return false;
     const cpu::Vectors<const float> x{normed_.data(), logit_rows_, dims_.hidden};
     const bool int8 = dense_activations_ == Activations::kInt8 && cpu::int8_serves(table.format());
     const std::span<const int32_t> rows =
@@ -512,7 +512,7 @@ int64_t cpu_screened_bytes(const Dims& dims, WeightFormat format, const RunConfi
 void set_cpu_screen(CostModel& cost, const RunConfig& run) {
   const WeightFormat format = cost.formats.of_role[static_cast<size_t>(WeightRole::kUnembedding)];
   cost.screened_bytes = cpu_screened_bytes(cost.dims, format, run);
-  cost.screened_rows = cpu::screened_tokens(format);
+  cost.screened_rows = cpu::kScreenTokens;
 }
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run) {

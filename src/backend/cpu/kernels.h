@@ -153,7 +153,8 @@ struct Int8Kernels {
 
 // A screen's product (screen.h): a tile of rows in codes of 6 bits times a few tokens, whose values have two digits.
 //   codes = 192 bytes for each kScreenColumns columns: planes of 64 bytes, byte 4r + c of plane j being row r, column
-//           4j + c. The low 6 bits are its code, and the top 2 of planes 0, 1 and 2 are bits 0-1, 2-3 and 4-5 of plane 3's
+//           4j + c. The low 6 bits are its code, and the top 2 of planes 0, 1 and 2 are bits 0-1, 2-3 and 4-5 of plane
+//           3's
 inline constexpr int kScreenRows = 16, kScreenColumns = 16, kScreenPlane = 64;
 inline constexpr int kScreenTokens = 4;  // most of one product
 struct ScreenArgs {
@@ -216,7 +217,7 @@ struct Kernels {
     double flops_per_round = 0;
     float (*run)(int64_t rounds) = nullptr;  // the result only keeps the work from being dropped
   } peak{};
-  const Int8Kernels* int8 = nullptr;  // null: this CPU lacks the instructions
+  const Int8Kernels* int8 = nullptr;                 // null: this CPU lacks the instructions
   void (*screen)(const ScreenArgs& args) = nullptr;  // null as well
 };
 

@@ -133,19 +133,16 @@ class Linear {
                   const Each& each) {
     prepare(x, {&group, 1}, activations);
     pool_.parallel_ranges(std::ssize(rows), 1, [&](IndexRange range) {
-      for (int64_t i = range.begin; i < range.end;) {
-        const int64_t row = rows[static_cast<size_t>(i)];
-        int count = 1;
-        while (count < kTileRows && i + count < range.end && rows[static_cast<size_t>(i + count)] == row + count) ++count;
-        i += count;
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        const auto at = static_cast<size_t>(i);
         Tile tile{.group = 0,
-                  .row = row,
-                  .rows = count,
+                  .row = rows[at],
+                  .rows = 1,
                   .from = 0,
                   .tokens = static_cast<int>(group.tokens.size()),
                   .out = nullptr,
                   .pair = nullptr};
-        multiply(group, tile, i < range.end ? group.values(rows[static_cast<size_t>(i)]) : nullptr, range.thread_idx);
+        multiply(group, tile, i + 1 < range.end ? group.values(rows[at + 1]) : nullptr, range.thread_idx);
         each(tile);
       }
     });

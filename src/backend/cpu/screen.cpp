@@ -17,21 +17,13 @@ namespace {
 constexpr int kMostCode = 31, kZeroCode = 32;
 constexpr int kDigit = 7, kMostSteps = 63 << kDigit;  // bits of the low digit; most X
 constexpr int64_t kTileChunk = 4;                     // tiles that a thread takes at once
-constexpr double kMostProduct = 1e30;                 // of |v||w|, or logits by a small temperature leave the floats
+constexpr float kLeast = 1e-30f;
+constexpr double kMostProduct = 1e30;  // of |v||w|, or logits by a small temperature leave the floats
 
-// Four lanes at a time, in an instruction set that all processors of a build have; sums are of sixteen.
+// Four lanes at a time, in an instruction set that all processors of a build have.
 using Four [[gnu::vector_size(16)]] = float;
 using FourInts [[gnu::vector_size(16)]] = int32_t;
-constexpr size_t kFours = 4, kLanes = 4 * kFours;
-static_assert(kLanes == kScreenRows && kLanes <= kMxBlock);
-struct Lanes {
-  Four four[kFours] = {};
-  [[nodiscard]] float sum() const {
-    float all = 0;
-    for (const Four& each : four) all += (each[0] + each[1]) + (each[2] + each[3]);
-    return all;
-  }
-};
+constexpr size_t kLanes = kScreenRows;
 
 template <class Vector = Four>
 Vector load(const void* p) {
@@ -41,6 +33,7 @@ Vector load(const void* p) {
 }
 void store(Four v, float* p) { std::memcpy(p, &v, sizeof v); }
 Four largest(Four a, Four b) { return a < b ? b : a; }
+float sum_of(Four v) { return (v[0] + v[1]) + (v[2] + v[3]); }
 float top_of(Four v) { return std::max(std::max(v[0], v[1]), std::max(v[2], v[3])); }
 
 // To the nearest, below 2^22: without a call.
@@ -70,13 +63,6 @@ Four most_gumbel(FourInts words) {
   const Four odd = __builtin_convertvector(0xffffff - ((words >> 9) & 0x7fffff) * 2, Four);  // (1 - u) 2^24
   const Four log2 = __builtin_convertvector(load<FourInts>(&odd), Four) * 0x1p-23f - 127.0f;
   return (24.0f - log2) * 0.6931472f + 4 * kOfNoise;
-}
-
-// visit(which four of the lanes, column) for every fourth column.
-template <class Visit>
-void each_four(std::span<const float> row, const Visit& visit) {
-  for (size_t k = 0; k < row.size(); k += kLanes)
-    for (size_t i = 0; i < kFours; ++i) visit(i, k + 4 * i);
 }
 
 }  // namespace
@@ -136,40 +122,39 @@ Screen::Screen(const Matrix& matrix, const Kernels& kernels, ThreadPool& pool)
 }
 
 float Screen::copy_row(int64_t r, std::span<float> row) {
-  Lanes squares, normed, tops;
-  each_four(row, [&](size_t i, size_t k) {
+  Four squares{}, normed{}, tops{};
+  for (size_t k = 0; k < row.size(); k += 4) {
     const Four w = load(&row[k]), value = (w - load(&mean_[k])) * load(&inverse_[k]);
-    squares.four[i] += w * w;
-    normed.four[i] += value * value;
-    tops.four[i] = largest(tops.four[i], largest(value, -value));
+    squares += w * w;
+    normed += value * value;
+    tops = largest(tops, largest(value, -value));
     store(value, &row[k]);
-  });
-  const float top = top_of(largest(largest(tops.four[0], tops.four[1]), largest(tops.four[2], tops.four[3])));
-  const float rms = std::sqrt(normed.sum() / static_cast<float>(cols_));
+  }
+  const float top = top_of(tops), rms = std::sqrt(sum_of(normed) / static_cast<float>(cols_));
   // Of three scales the one that loses the least: of the largest value, or of so many rms, beyond which values lose
   // more and all others less.
   float least = std::numeric_limits<float>::infinity(), scale = 1;
   for (const float reach : {top, 4.5f * rms, 3.3f * rms}) {
     if (!(reach > 0 && reach <= top)) continue;
     const float step = reach / kMostCode, inverse = kMostCode / reach;
-    Lanes lost;
-    each_four(row, [&](size_t i, size_t k) {
+    Four lost{};
+    for (size_t k = 0; k < row.size(); k += 4) {
       const Four value = load(&row[k]), rest = value - step * code_of(value, inverse);
-      lost.four[i] += rest * rest;
-    });
-    if (lost.sum() < least) least = lost.sum(), scale = step;
+      lost += rest * rest;
+    }
+    if (sum_of(lost) < least) least = sum_of(lost), scale = step;
   }
-  Lanes lost, kept;
-  each_four(row, [&](size_t i, size_t k) {
+  Four lost{}, kept{};
+  for (size_t k = 0; k < row.size(); k += 4) {
     const Four value = load(&row[k]), code = code_of(value, 1 / scale), q = scale * code, rest = value - q;
-    lost.four[i] += rest * rest;
-    kept.four[i] += q * q;
+    lost += rest * rest;
+    kept += q * q;
     store(code, &row[k]);
-  });
+  }
   const auto at = static_cast<size_t>(r);
   scale_[at] = scale;
-  kept_[at] = std::sqrt(kept.sum()) * kRowUp;
-  lost_[at] = std::sqrt(lost.sum()) * kRowUp;
+  kept_[at] = std::sqrt(sum_of(kept)) * kRowUp;
+  lost_[at] = std::sqrt(sum_of(lost)) * kRowUp;
   lost_[at] += kOfRows * (lost_[at] + kept_[at]);
   uint8_t* to = codes_.as<uint8_t>() + r / kScreenRows * tile_bytes() + r % kScreenRows * 4;
   for (size_t k = 0; k < row.size(); k += kScreenColumns, to += 3 * kScreenPlane) {
@@ -179,7 +164,7 @@ float Screen::copy_row(int64_t r, std::span<float> row) {
       for (size_t c = 0; c < 4; ++c)
         to[j * kScreenPlane + c] = static_cast<uint8_t>(codes[4 * j + c] | (codes[12 + c] >> 2 * j & 3) << 6);
   }
-  return lost_[at] < std::numeric_limits<float>::infinity() ? std::sqrt(squares.sum()) : lost_[at];
+  return lost_[at] < std::numeric_limits<float>::infinity() ? std::sqrt(sum_of(squares)) : lost_[at];
 }
 
 bool Screen::prepare(const Step& step, int t) {
@@ -199,7 +184,7 @@ bool Screen::prepare(const Step& step, int t) {
   }
   const double length = std::sqrt(normed), product = std::sqrt(squares) * longest_;
   if (!(length < kMostProduct && product < kMostProduct)) return false;
-  own.step = most > 0 ? most / kMostSteps : 1.0f;
+  own.step = most > kLeast ? most / kMostSteps : 1.0f;
   std::ranges::fill(own.sums, 0);
   const auto tokens = static_cast<size_t>(step.x.count);
   for (size_t k = 0; k < own.v.size(); ++k) {
@@ -216,15 +201,15 @@ bool Screen::prepare(const Step& step, int t) {
   own.common = static_cast<float>(common);
   own.length = static_cast<float>(length) * kRowUp;
   own.missed = static_cast<float>(std::sqrt(missed)) * kRowUp + kOfRows * own.length;
-  // Sums in any order, twice, with what the draw may round.
-  own.rounding = static_cast<float>(product * static_cast<double>(cols_ + 64) * 0x1p-23);
+  // Sums in any order, twice, with what the draw may round; and what leaves the floats below.
+  own.rounding = static_cast<float>(product * static_cast<double>(cols_ + 64) * 0x1p-23) + kLeast;
   const SamplingParams& p = *step.rows[static_cast<size_t>(t)].params;
   own.temperature = p.temperature < kGreedyBelow ? 0.0f : p.temperature;
   return true;
 }
 
-// The values of a tile's rows by the copy, what they may be at most, and the best of them.
-void Screen::look(const Step& step, int64_t tile, std::span<Best> best) {
+// What a tile's rows may be at most, and the best of them by the copy.
+void Screen::look(const Step& step, int64_t tile, std::span<TokenLogit> best) {
   const auto first = static_cast<size_t>(tile * kScreenRows);
   alignas(64) std::array<int32_t, 2 * kScreenTokens * kScreenRows> sums;
   kernels_.screen({.codes = codes_.as<uint8_t>() + tile * tile_bytes(),
@@ -235,36 +220,26 @@ void Screen::look(const Step& step, int64_t tile, std::span<Best> best) {
   for (size_t t = 0; t < best.size(); ++t) {
     const Token& own = tokens_[t];
     const SampleRow& draw = step.rows[t];
-    std::array<float, kLanes> values, keys;  // by the copy; with the most noise
-    std::array<uint32_t, kLanes> words;
     float* const most = step.scratch + t * static_cast<size_t>(rows_) + first;
     const int32_t* const of = sums.data() + t * 2 * kLanes;
-    Four tops = Four{} - std::numeric_limits<float>::infinity(), top_keys = tops;
+    Four tops = Four{} - std::numeric_limits<float>::infinity();
     for (size_t j = 0; j < kLanes; j += 4) {
       const FourInts high = load<FourInts>(of + j) - kZeroCode * own.sums[0];
       const FourInts low = load<FourInts>(of + kLanes + j) - kZeroCode * own.sums[1];
       const Four digits = __builtin_convertvector(high, Four) * (1 << kDigit) + __builtin_convertvector(low, Four);
-      const Four value = load(&scale_[first + j]) * (own.step * digits);
-      Four key = value;
+      Four value = load(&scale_[first + j]) * (own.step * digits);
       if (own.temperature > 0) {
-        const Philox4 four = philox(draw.params->seed, (first + j) / 4, static_cast<uint64_t>(draw.position));
-        std::ranges::copy(four, words.begin() + static_cast<int64_t>(j));
-        key += own.temperature * most_gumbel(load<FourInts>(&words[j]));
+        const Philox4 words = philox(draw.params->seed, (first + j) / 4, static_cast<uint64_t>(draw.position));
+        value += own.temperature * most_gumbel(load<FourInts>(words.data()));
       }
-      store(value, &values[j]);
-      store(key, &keys[j]);
-      key += above_screened(own, load(&lost_[first + j]), load(&kept_[first + j]));
-      store(key, most + j);
-      tops = largest(tops, key);
-      top_keys = largest(top_keys, load(&keys[j]));
+      if (top_of(value) > best[t].logit)
+        for (size_t i = 0; i < 4; ++i)
+          if (value[i] > best[t].logit) best[t] = {value[i], static_cast<int32_t>(first + j + i)};
+      value += above_screened(own, load(&lost_[first + j]), load(&kept_[first + j]));
+      store(value, most + j);
+      tops = largest(tops, value);
     }
     most_[t * static_cast<size_t>(rows_ / kScreenRows) + static_cast<size_t>(tile)] = top_of(tops);
-    if (top_of(top_keys) <= best[t].value) continue;
-    for (size_t j = 0; j < kLanes; ++j) {
-      if (keys[j] <= best[t].value) continue;
-      const float value = own.temperature > 0 ? values[j] + own.temperature * gumbel(words[j]) : values[j];
-      if (value > best[t].value) best[t] = {value, static_cast<int32_t>(first + j)};
-    }
   }
 }
 
@@ -276,7 +251,7 @@ std::span<const int32_t> Screen::candidates(const Step& step) {
   const auto tokens = static_cast<size_t>(step.x.count), tiles = static_cast<size_t>(rows_ / kScreenRows);
   for (int t = 0; t < step.x.count; ++t)
     if (!prepare(step, t)) return {};
-  std::ranges::fill(best_, Best{-std::numeric_limits<float>::infinity(), 0});
+  std::ranges::fill(best_, TokenLogit{-std::numeric_limits<float>::infinity(), 0});
   pool_.parallel_ranges(static_cast<int64_t>(tiles), kTileChunk, [&](IndexRange range) {
     const auto best = std::span(best_).subspan(static_cast<size_t>(range.thread_idx) * kScreenTokens, tokens);
     for (int64_t tile = range.begin; tile < range.end; ++tile) look(step, tile, best);
@@ -302,14 +277,14 @@ std::span<const int32_t> Screen::candidates(const Step& step) {
 
 // From the exact product of the best row by the copy: so the gap to a candidate is one bound and not two.
 void Screen::find_least(const Step& step, size_t t) {
-  Best best = best_[t];
+  TokenLogit best = best_[t];
   for (size_t i = t; i < best_.size(); i += kScreenTokens)
-    if (best_[i].value > best.value || (best_[i].value == best.value && best_[i].row < best.row)) best = best_[i];
+    if (best_[i].logit > best.logit) best = best_[i];
   Token& own = tokens_[t];
-  kernels_.decode(step.matrix.at(best.row, 1), row_.data());
+  kernels_.decode(step.matrix.at(best.id, 1), row_.data());
   double product = 0;
   for (size_t k = 0; k < row_.size(); ++k) product += double{own.v[k]} * row_[k];
-  const auto at = static_cast<size_t>(best.row);
+  const auto at = static_cast<size_t>(best.id);
   own.least = least_screened(own, static_cast<float>(product), lost_[at], kept_[at]);
   const SampleRow& draw = step.rows[t];
   if (own.temperature > 0)

@@ -14,11 +14,6 @@
 
 namespace nibble::backend::cpu {
 
-// Most tokens of a step that is screened: those for which it takes less time than all rows do.
-[[nodiscard]] constexpr int screened_tokens(WeightFormat format) {
-  return format == WeightFormat::kGgmlQ8 ? 2 : kScreenTokens;
-}
-
 class Screen {
  public:
   // Of the copy, all that is beside the codes included.
@@ -43,10 +38,6 @@ class Screen {
 
  private:
   friend struct ScreenAccess;  // of tests
-  struct Best {
-    float value;
-    int32_t row;
-  };
   struct Token : ScreenedToken {
     std::vector<float> v;   // as it is multiplied
     float step = 0;         // of X
@@ -60,7 +51,7 @@ class Screen {
   float copy_row(int64_t r, std::span<float> row);
   // Rounds a token; false where no bound would hold.
   [[nodiscard]] bool prepare(const Step& step, int t);
-  void look(const Step& step, int64_t tile, std::span<Best> best);
+  void look(const Step& step, int64_t tile, std::span<TokenLogit> best);
   void find_least(const Step& step, size_t t);
 
   const Kernels& kernels_;
@@ -71,10 +62,10 @@ class Screen {
   std::vector<float> scale_, lost_, kept_;   // [rows] w' of a code; |w' - q| and |q|, rounded up
   double longest_ = 0;                       // of the rows' |w|; infinity: no step is screened
   std::vector<Token> tokens_;
-  std::vector<float> row_;      // [cols]
-  std::vector<int8_t> digits_;  // ScreenArgs::x
-  std::vector<float> most_;     // [tokens, tiles] what the best of a tile's rows may have
-  std::vector<Best> best_;      // [threads, tokens]
+  std::vector<float> row_;        // [cols]
+  std::vector<int8_t> digits_;    // ScreenArgs::x
+  std::vector<float> most_;       // [tokens, tiles] what the best of a tile's rows may have
+  std::vector<TokenLogit> best_;  // [threads, tokens]
   std::vector<int32_t> candidates_;
   ScreenCounts counts_;
   int resting_ = 0;

@@ -37,13 +37,13 @@ struct ScreenState : TileCount {  // of the candidates, tiles of 16 rows
   int resting = 0;                // steps until the next one that is screened: after one with too many candidates
 };
 struct ScreenScratch {
-  float* v = nullptr;                      // [tokens, cols] 16-byte aligned
-  ScreenedToken* tokens = nullptr;         // [tokens]
-  float* part_value = nullptr;             // [tokens, kScreenParts] the best of some rows, by the short copy
-  int32_t* part_token = nullptr;           // [tokens, kScreenParts]
-  int32_t* tiles = nullptr;                // [rows / 16] the candidates
-  ScreenState* state = nullptr;            // zeros before the first step
-  ScreenCounts* shown = nullptr;           // in the host's memory: state->total
+  float* v = nullptr;               // [tokens, cols] 16-byte aligned
+  ScreenedToken* tokens = nullptr;  // [tokens]
+  float* part_value = nullptr;      // [tokens, kScreenParts] the best of some rows, by the short copy
+  int32_t* part_token = nullptr;    // [tokens, kScreenParts]
+  int32_t* tiles = nullptr;         // [rows / 16] the candidates
+  ScreenState* state = nullptr;     // zeros before the first step
+  ScreenCounts* shown = nullptr;    // in the host's memory: state->total
 };
 inline constexpr int kScreenParts = 512;  // CTAs of a screen, at most
 // A B operand holds so many tokens: the high and the low digit of each is a column. More tokens are another set.

@@ -33,11 +33,11 @@ HostLink::HostLink(std::unique_ptr<HostExperts> experts, const BackendConfig& co
 }
 
 void HostLink::launch(const HostCall& call, const Launch& on) {
-  const cudaHostFn_t run = [](void* data) {
+  const cudaHostFn_t entry = [](void* data) {
     const Call& own = *static_cast<Call*>(data);
     own.link->run(own.layer);
   };
-  cuda_check(cudaLaunchHostFunc(on.stream, run, &calls_.at(static_cast<size_t>(call.layer))));
+  cuda_check(cudaLaunchHostFunc(on.stream, entry, &calls_.at(static_cast<size_t>(call.layer))));
   cuda_check(cudaMemcpyAsync(call.delta, at_.delta, static_cast<size_t>(call.values) * sizeof(float),
                              cudaMemcpyHostToDevice, on.stream));
   note_launch(host_call_kernel(), on, RunsOn::kHost);

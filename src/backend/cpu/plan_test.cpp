@@ -127,5 +127,32 @@ TEST(CpuPlan, of_other_settings_is_told_apart) {
   EXPECT_NE(wrong_in_plan(plan, resolved_cpu(run)), "");
 }
 
+// What the bytes of the copy are, and which steps read it.
+TEST(CpuPlan, names_the_screen_of_few_logits) {
+  RunConfig run;
+  run.backend = BackendKind::kCpu;
+  const std::array row = {Row{.tokens = 1, .context = 48}};
+  const int64_t bytes = cpu_screened_bytes(kDims120b, WeightFormat::kBf16, run);
+  if (bytes == 0) GTEST_SKIP() << "this CPU has no screen, or too little memory";
+  const auto logits = [&](int64_t rows) {
+    return cpu_plan({.dims = kDims120b,
+                     .formats = StoredFormats::of({}, run.dense),
+                     .step = {.rows = row, .logit_rows = rows},
+                     .run = run})
+        .back();
+  };
+  EXPECT_TRUE(logits(1).kernel.starts_with("screen_6bit"));
+  EXPECT_NEAR(logits(4).cost.bytes, static_cast<double>(bytes), 2.0 * kDims120b.hidden) << "and the norm's";
+  EXPECT_FALSE(logits(5).kernel.starts_with("screen_6bit"));
+  run.screened_head = ScreenedHead::kOff;
+  EXPECT_FALSE(logits(1).kernel.starts_with("screen_6bit"));
+  EXPECT_EQ(cpu_screened_bytes(kDims120b, WeightFormat::kBf16, run), 0);
+  run.screened_head = ScreenedHead::kAuto;
+  EXPECT_EQ(cpu_screened_bytes(kDims120b, WeightFormat::kMxfp8, run), 0);
+  EXPECT_EQ(cpu_screened_bytes(kDims120b, WeightFormat::kGgmlQ8, run), bytes);
+  run.ranks.count = 2;
+  EXPECT_EQ(cpu_screened_bytes(kDims120b, WeightFormat::kBf16, run), 0);
+}
+
 }  // namespace
 }  // namespace nibble::backend

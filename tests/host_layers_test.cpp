@@ -155,7 +155,7 @@ TEST_F(HostLayers, give_the_card_s_logits) {
                                               {KernelFamily::kGemm, 9, 5e-2},
                                               {KernelFamily::kGemm, 10, 5e-2}}) {
     const std::vector<float> alone = logits(family, 0, static_cast<size_t>(tokens));
-    for (const int layers : {1, 5, 8})
+    for (const int layers : {5, 8})
       EXPECT_LE(distance(logits(family, layers, static_cast<size_t>(tokens)), alone), bound)
           << backend::name_of(family) << ", " << tokens << " tokens, " << layers << " layers";
   }
@@ -183,7 +183,7 @@ TEST_F(HostLayers, serve_sequences_together) {
   };
   const auto alone = texts(0);
   ASSERT_EQ(alone.size(), 3U);
-  for (const int layers : {1, 8}) EXPECT_EQ(texts(layers), alone) << layers;
+  EXPECT_EQ(texts(4), alone);
 }
 
 class FailingExperts final : public HostExperts {

@@ -94,7 +94,9 @@ ModelOptions with_host_layers(const ModelOptions& options, const LimitsOf& limit
   };
   const Budget whole = budget(0);
   const auto least = least_host_layers(whole.limit, layers, [&](int64_t count) { return budget(count).needs; });
-  with.run.cpu_moe_layers = least.value_or(layers);
+  // A context that takes what is left gets a layer's room at the least.
+  const int more = options.run.max_model_len == kContextThatFits && least.value_or(0) > 0 ? 1 : 0;
+  with.run.cpu_moe_layers = std::min(layers, least.value_or(layers) + more);
   if (with.run.cpu_moe_layers > 0)
     with.offload_why = fmt::format("experts of {} layers are left to the host: with all on the card, want {}; {}",
                                    with.run.cpu_moe_layers, describe(whole.needs), whole.limit.where);
@@ -132,8 +134,8 @@ BackendChoice choose_backend(const CardFacts& card, std::string_view host_flag) 
   if (!card.why_not.empty()) return {BackendKind::kCpu, fmt::format("backend cpu: {}", card.why_not)};
   if (card.needs.total() > card.room.bytes) {
     return {BackendKind::kCpu, fmt::format("backend cpu: too little memory on the card, {}: want {}{}; {}", card.name,
-                                           describe(card.needs), card.host_layers > 0 ? " beside the host's experts" : "",
-                                           card.room.where)};
+                                           describe(card.needs),
+                                           card.host_layers > 0 ? " beside the host's experts" : "", card.room.where)};
   }
   return {BackendKind::kCuda,
           fmt::format("backend cuda: {} has room for the model{}", card.name,

@@ -98,6 +98,22 @@ TEST(backend_choice, a_card_that_is_too_small_leaves_experts_to_the_host) {
   EXPECT_EQ(layers(8, 0), 0);
 }
 
+TEST(backend_choice, a_context_that_takes_what_is_left_gets_the_room_of_a_layer) {
+  const auto layers = [](int64_t gb, int64_t max_model_len) {
+    ModelOptions options = shapes(BackendKind::kCuda);
+    options.model = "gpt-oss-120b";
+    options.run.max_model_len = max_model_len;
+    const backend::cuda::DeviceFacts card{.name = "a card", .major = 8, .minor = 6, .memory_bytes = gb << 30};
+    const auto least = [](const ModelOptions&, const model::ModelConfig&) {
+      return model::StepLimits{.max_tokens = 2048, .max_rows = 1, .kv_pages = {64, 64}};
+    };
+    return with_backend(options, least, card).run.cpu_moe_layers;
+  };
+  EXPECT_EQ(layers(16, kContextThatFits), layers(16, 4096) + 1);
+  EXPECT_EQ(layers(80, kContextThatFits), 0);
+  EXPECT_EQ(layers(4, kContextThatFits), 36);
+}
+
 TEST(backend_choice, several_cards_leave_nothing_to_the_host) {
   ModelOptions options = shapes(BackendKind::kCuda);
   options.run.ranks.count = 2;

@@ -38,8 +38,8 @@ struct MemoryLimit {
 // them are too few.
 [[nodiscard]] std::optional<int> least_host_layers(const MemoryLimit& limit, int most,
                                                    const std::function<backend::MemoryNeeds(int64_t)>& needs);
-// "experts of 12 of 36 layers on the host: 19.9 GB of its memory; a token reads 622 MB there, 1.9 GB on the card". Empty
-// where there are none. REQUIRES resolved options.
+// "experts of 12 of 36 layers on the host: 20.3 GB of its memory; a token reads 635 MB there, 3.72 GB on the card".
+// Empty where there are none. REQUIRES resolved options.
 [[nodiscard]] std::string describe_host_layers(const ModelOptions& options, const backend::CostModel& cost,
                                                std::span<const backend::LayerKind> layer_kinds);
 

@@ -126,6 +126,8 @@ class Planner {
     } else if (!options.card.empty()) {
       throw Error(Code::kInvalidRequest, "--card {}: want --backend cuda, found {}", options.card,
                   name_of(options.model.run.backend));
+    } else {
+      backend::set_cpu_screen(cost_, options.model.run);
     }
   }
 

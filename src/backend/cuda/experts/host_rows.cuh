@@ -1,7 +1,8 @@
 #pragma once
-// host_rows: rows, ids and weights for experts on the host, into its memory     arguments: host_experts.h
-// HostRows::Args grid one CTA per token, four values per thread and turn     bytes over the link tokens * (4 hidden + 8
-// topk) rounding: none; of a residual x * inverse * norm in f32
+// host_rows: rows, ids and weights for experts on the host, into its memory
+// arguments: host_experts.h HostRows::Args
+// grid one CTA per token, four values per thread and turn     bytes over the link tokens * (4 hidden + 8 topk)
+// rounding: none; of a residual x * inverse * norm in f32
 
 #include "backend/cuda/experts/host_experts.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <numbers>
 
-
 namespace nibble {
 
 float normal_float(uint32_t a, uint32_t b) {

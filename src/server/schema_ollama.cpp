@@ -3,7 +3,6 @@
 #include "server/schema.h"
 #include "server/schema_parts.h"
 
-
 #include <algorithm>
 #include <utility>
 

@@ -4,7 +4,6 @@
 #include "server/json_fields.h"
 #include "server/schema.h"
 
-
 #include <string>
 #include <string_view>
 #include <vector>

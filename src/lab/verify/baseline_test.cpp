@@ -123,7 +123,8 @@ TEST(VerifyBaseline, any_loss_is_flagged) {
 TEST(VerifyBaseline, its_figures_are_a_line) {
   Json now = figures();
   for (Json& row : now["rows"]) row["tokens_per_second"] = {{"mean", 512.0}};
-  EXPECT_THAT(figures_text(now), StartsWith("pp512 512.0 t/s, tg32, batch 8 512.0 t/s, perplexity of 1024 tokens 19.0000, "));
+  EXPECT_THAT(figures_text(now),
+              StartsWith("pp512 512.0 t/s, tg32, batch 8 512.0 t/s, perplexity of 1024 tokens 19.0000, "));
 }
 
 TEST(VerifyBaseline, is_a_result_that_can_be_compared) {

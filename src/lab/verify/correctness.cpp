@@ -28,7 +28,7 @@ using backend::RunConfig;
 using Reference = nlohmann::json;
 
 constexpr int64_t kStageTokens = 24, kSeedTokens = 24, kLossTokens = 256, kTextTokens = 2048, kWindow = 512;
-constexpr const char* kScoredText = "perplexity of its text's first 2048 tokens";  // kTextTokens
+constexpr const char* kScoredText = "perplexity of its text's first 2048 tokens";
 constexpr double kStageTolerance = 1e-4;                   // of nibble compare
 constexpr int64_t kMostReferenceBytes = int64_t{1} << 28;  // of weights: its loops are slow
 

@@ -88,7 +88,7 @@ struct CostModel {
   }
   // Memory that all weights take.
   [[nodiscard]] int64_t weight_bytes() const;
-  // Of that, the experts of the first so many layers.
+  // The experts' of the first so many layers.
   [[nodiscard]] int64_t expert_bytes(int64_t layers) const;
   // Bytes of one tensor, as `of` means it.
   [[nodiscard]] double bytes_of(WeightRole role) const;

@@ -89,7 +89,7 @@ Screen::Screen(const Matrix& matrix, const Kernels& kernels, ThreadPool& pool)
   for (std::vector<float>* each : {&scale_, &lost_, &kept_}) each->resize(rows);
   for (Token& token : tokens_) token.v.resize(cols);
   candidates_.reserve(rows);
-  // Of some rows: any mean and rms would do, the bounds hold for all.
+  // Mean and rms are those of some rows: any would do, the bounds hold for all.
   constexpr int64_t kSampled = 1024;
   std::vector<double> sums(cols), squares(cols);
   const int64_t every = (rows_ + kSampled - 1) / kSampled, count = (rows_ + every - 1) / every;
@@ -131,8 +131,8 @@ float Screen::copy_row(int64_t r, std::span<float> row) {
     store(value, &row[k]);
   }
   const float top = top_of(tops), rms = std::sqrt(sum_of(normed) / static_cast<float>(cols_));
-  // Of three scales the one that loses the least: of the largest value, or of so many rms, beyond which values lose
-  // more and all others less.
+  // The scale is that of three which loses the least: it reaches the largest value, or so many rms, beyond which values
+  // lose more and all others less.
   float least = std::numeric_limits<float>::infinity(), scale = 1;
   for (const float reach : {top, 4.5f * rms, 3.3f * rms}) {
     if (!(reach > 0 && reach <= top)) continue;

@@ -16,7 +16,7 @@ namespace nibble::backend::cpu {
 
 class Screen {
  public:
-  // Of the copy, all that is beside the codes included.
+  // The copy's, with all that is beside the codes.
   [[nodiscard]] static constexpr int64_t bytes(int64_t rows, int64_t cols) { return rows * (cols * 3 / 4 + 12); }
   // Formats with more bits than the copy, and whole tiles.
   [[nodiscard]] static bool serves(WeightFormat format, int64_t rows, int64_t cols);

@@ -149,7 +149,7 @@ struct GemmArgs {
   const uint16_t* x = nullptr;         // [*, cols]
   GemmPart parts[kGemmMaxParts] = {};  // a row lies in one of them
   int rows = 0, cols = 0, tokens = 0;  // of experts: tokens is the number of pairs
-  // Of experts
+  // Experts
   ExpertTile* tiles = nullptr;  // with down: each list serves one launch
   const int32_t* tile_count = nullptr;
   const int32_t* pairs = nullptr;

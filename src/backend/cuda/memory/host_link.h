@@ -17,7 +17,7 @@ namespace nibble::backend::cuda {
 
 class HostLink {
  public:
-  // Of the first `layers` layers.
+  // The experts are those of the first `layers` layers.
   HostLink(std::unique_ptr<HostExperts> experts, const BackendConfig& config, int layers);
   HostLink(const HostLink&) = delete;
   HostLink& operator=(const HostLink&) = delete;

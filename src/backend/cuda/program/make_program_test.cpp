@@ -110,7 +110,7 @@ TEST(make_program, first_layers_leave_their_experts_to_the_host) {
               ElementsAre("moe_up", "gemv<moe_down>"));
 }
 
-// Of more tokens the card leaves a row of each expert, the host one of each token: who adds them is told apart.
+// From 9 tokens on the card leaves a row of each expert, the host one of each token: who adds them is told apart.
 TEST(make_program, many_tokens_have_a_delta_of_two_forms_beside_the_host) {
   const auto norms = [](int layers) {
     std::vector<std::vector<int>> only;

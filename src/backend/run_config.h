@@ -108,8 +108,8 @@ struct RunConfig {
   bool sinks = true;          // false: attention without its sinks
   bool copy_weights = false;  // of a CPU: to memory of their own
   DenseFormats dense{};
-  // Layers, the first ones, whose experts a card leaves to its host (host_layers). -1: auto, as few as let the model fit
-  // the card, which the application works out; unresolved it means none.
+  // Layers, the first ones, whose experts a card leaves to its host (host_layers). -1: auto, as few as let the model
+  // fit the card, which the application works out; unresolved it means none.
   int cpu_moe_layers = -1;
   Activations cpu_moe_activations = Activations::kAuto;  // of these; resolved: what a CPU makes of `activations`
   bool fast = false;          // dense, kv and activations are the application's choice (app/setup/backend_choice.h)

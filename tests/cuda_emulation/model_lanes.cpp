@@ -61,7 +61,7 @@ void run_gemv(const typename Op::Args& args, const GemvPlan& plan, Kernel name, 
   run_model_lanes(name, grid_of(plan), on, [&] { gemv<Tile, Op>(kernel_args); });
 }
 
-// Of dense layers in bf16 alone, and experts.
+// What it serves: dense layers in bf16 alone, and experts.
 template <layout::Packing kPacking, class Op>
 void run_gemv(const typename Op::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
   check_args(args);

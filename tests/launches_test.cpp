@@ -53,7 +53,7 @@ const backend::cuda::DeviceFacts kGb10 = {.name = "GB10",
                                           .cta_smem_bytes = 101376,
                                           .sm_smem_bytes = 102400};
 // One of each architecture that has kernels of its own.
-const backend::cuda::DeviceFacts kOfArches[] = {kH200, kGb10};
+const backend::cuda::DeviceFacts kArchCards[] = {kH200, kGb10};
 
 // Small, and of a shape that every kernel takes.
 model::ModelConfig small_model() {
@@ -233,7 +233,7 @@ TEST_F(Launches, of_a_rank_are_the_planned_ones) {
   config.dims.heads = 32;
   config.dims.kv_heads = 8;
   const convert::DummyWeights weights(config, 1, nullptr);
-  for (const auto& card : kOfArches)
+  for (const auto& card : kArchCards)
     for (const Ranks& ranks : {Ranks{2}, Ranks{4}, Ranks{2, true}, Ranks{8, true}})
       for (const RunConfig& options : {RunConfig{}, RunConfig{.family = KernelFamily::kStreaming},
                                        RunConfig{.family = KernelFamily::kGemm, .activations = Activations::kMxfp8},
@@ -284,7 +284,7 @@ TEST_F(Launches, are_the_planned_ones_on_either_card_whatever_the_layers_hold) {
                               {.qkv = kMxfp8, .o = kMxfp8, .lm_head = kMxfp8},
                               {.qkv = kMxfp8, .o = {}, .lm_head = kMxfp4}};
   for (const DenseFormats& dense : all) {
-    for (const auto& card : kOfArches) {
+    for (const auto& card : kArchCards) {
       for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm}) {
         for (const std::vector<int32_t>& lengths : kSteps) {
           SCOPED_TRACE(testing::Message() << card.name << ", " << name_of(family) << ", " << lengths.size()
@@ -297,7 +297,7 @@ TEST_F(Launches, are_the_planned_ones_on_either_card_whatever_the_layers_hold) {
 }
 
 TEST_F(Launches, are_the_planned_ones_where_experts_multiply_rounded_activations) {
-  for (const auto& card : kOfArches) {
+  for (const auto& card : kArchCards) {
     for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kGemm}) {
       for (const auto format : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4}) {
         for (const std::vector<int32_t>& lengths : kSteps) {
@@ -356,7 +356,7 @@ TEST_F(Launches, are_the_planned_ones_for_every_cache) {
 }
 
 TEST_F(Launches, are_the_planned_ones_in_fp8_attention) {
-  for (const auto& card : kOfArches)
+  for (const auto& card : kArchCards)
     for (const std::vector<int32_t>& lengths : kSteps) {
       SCOPED_TRACE(testing::Message() << card.name << ", " << lengths.size() << " rows, first of " << lengths[0]);
       expect_planned(

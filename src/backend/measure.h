@@ -37,7 +37,7 @@ struct DevicePeaks {
     const MatrixPeak* peak = exact_peak();
     return std::max(cost.bytes / read_bytes_per_s, peak == nullptr ? 0 : cost.flops / peak->flops_per_s);
   }
-  // The same of a step, stage by stage.
+  // Seconds that a step takes at the least, which runs stage after stage.
   [[nodiscard]] double ideal_seconds(const StageCosts& costs) const {
     double seconds = 0;
     for (const Cost& cost : costs) seconds += ideal_seconds(cost);

@@ -50,14 +50,7 @@ double mxfp4_at(const MxfpMatrix& w, int64_t at) {
 
 template <class Tile, class Op>
 void run_gemv(const typename Op::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
-  const GemvKernelArgs<typename Op::Args> kernel_args{args,
-                                                      args.weights,
-                                                      plan.stages,
-                                                      plan.geometry.slices,
-                                                      static_cast<int>(plan.geometry.chunk_bytes),
-                                                      plan.epilogues,
-                                                      plan.under_way,
-                                                      plan.geometry.missing};
+  const auto kernel_args = gemv_kernel_args(args, plan);
   run_model_lanes(name, grid_of(plan), on, [&] { gemv<Tile, Op>(kernel_args); });
 }
 

@@ -53,10 +53,8 @@ ModelOptions with_q8(const ModelOptions& options, const LimitsOf& limits_of,
                                      *facts, file);
   const backend::CostModel cost = model::cost_of(config, stored_formats(with, {}));
   if (!cost.formats.wide_copies) return with;
-  const Budget budget = card ? Budget{{.weights = of_a_card(cost, run.ranks).weight_bytes()},
-                                      device_limit(card->memory_bytes, card->memory_bytes,
-                                                   *backend::with_defaults(run).gpu_memory_utilization)}
-                             : budget_of(with, model::backend_config(config, limits_of(with, config), run.dense), cost);
+  const backend::BackendConfig shapes = model::backend_config(config, limits_of(with, config), run.dense);
+  const Budget budget = card ? budget_on(card->memory_bytes, with, shapes, cost) : budget_of(with, shapes, cost);
   if (budget.needs.total() <= budget.limit.bytes) return with;
   const bool alone = backend::cuda::widens_q8(*facts);
   ModelOptions without = alone ? with : options;

@@ -8,14 +8,7 @@ namespace {
 
 template <class Tile, class Op>
 void launch_instance(const typename Op::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
-  const GemvKernelArgs<typename Op::Args> kernel_args{args,
-                                                      args.weights,
-                                                      plan.stages,
-                                                      plan.geometry.slices,
-                                                      static_cast<int>(plan.geometry.chunk_bytes),
-                                                      plan.epilogues,
-                                                      plan.under_way,
-                                                      plan.geometry.missing};
+  const auto kernel_args = gemv_kernel_args(args, plan);
   launch_chained(gemv<Tile, Op>, planned(name, plan, on), kernel_args);
 }
 

@@ -22,6 +22,12 @@ struct GemvKernelArgs {
   int stages, slices, chunk_bytes, epilogues, under_way;
   int missing;  // pairs that the first slice lacks
 };
+template <class OpArgs>
+GemvKernelArgs<OpArgs> gemv_kernel_args(const OpArgs& args, const GemvPlan& plan) {
+  const layout::Geometry& g = plan.geometry;
+  return {args,           args.weights,   plan.stages, g.slices, static_cast<int>(g.chunk_bytes),
+          plan.epilogues, plan.under_way, g.missing};
+}
 
 // Position in a ring: stage and the parity of its current round.
 struct RingPosition {

@@ -134,14 +134,7 @@ inline std::vector<Bf16> random_bf16(size_t count, uint64_t seed) {
 
 template <class Tile, class Op>
 void run_kernel(const typename Op::Args& args, const GemvPlan& plan, emulation::Launch launch) {
-  const GemvKernelArgs<typename Op::Args> kernel_args{args,
-                                                      args.weights,
-                                                      plan.stages,
-                                                      plan.geometry.slices,
-                                                      static_cast<int>(plan.geometry.chunk_bytes),
-                                                      plan.epilogues,
-                                                      plan.under_way,
-                                                      plan.geometry.missing};
+  const auto kernel_args = gemv_kernel_args(args, plan);
   launch.grid = static_cast<int>(plan.grid);
   launch.threads = plan.threads;
   ASSERT_EQ(emulation::run(launch, [&] { gemv<Tile, Op>(kernel_args); }), "");

@@ -75,9 +75,8 @@ class Bench {
   // GB/s of plain reads.
   double read() {
     std::vector<double> times;
-    for (int64_t at = 0; at + kSliceBytes <= bytes_; at += kSliceBytes) {
+    for (int64_t at = 0; at + kSliceBytes <= bytes_; at += kSliceBytes)
       times.push_back(seconds([&] { read_slice(at); }));
-    }
     return static_cast<double>(kSliceBytes) / decile(times) / 1e9;
   }
 
@@ -156,9 +155,8 @@ class Bench {
     weight.values.shape = {rows, kCols};
     if (in_blocks(format))
       weight.values.shape = {rows, kCols / kMxBlock, row_bytes(format, kCols) / (kCols / kMxBlock)};
-    if (has_scale_array(format)) {
+    if (has_scale_array(format))
       weight.scales.bytes = {p + rows * row_bytes(format, kCols), static_cast<size_t>(rows * kCols / kMxBlock)};
-    }
     return weight;
   }
 
@@ -235,10 +233,9 @@ int main(int argc, char** argv) {
   const int64_t megabytes = argc > 2 ? std::atoll(argv[2]) : 1024;
   const std::string what = argc > 3 ? argv[3] : "";
   const cpu::Kernels kernels = cpu::kernels_named(argc > 4 ? argv[4] : "");
-  if (what != "products" && what != "screen") {
+  if (what != "products" && what != "screen")
     for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kE4m3, KvDtype::kInt8})
       cpu::attention(threads, dtype, kernels);
-  }
   if (what == "attention") return 0;
   if (megabytes < cpu::kLeastMegabytes) {
     fmt::print(stderr, "cpu_bench: want at least {} megabytes, found {}\n", cpu::kLeastMegabytes, megabytes);

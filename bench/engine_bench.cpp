@@ -93,8 +93,7 @@ int main(int argc, char** argv) {
     nibble::run(std::atoi(argv[1]), std::atoll(argv[2]), std::atoll(argv[3]));
     return 0;
   }
-  for (const int sequences : {1, 8, 64, 256}) {
+  for (const int sequences : {1, 8, 64, 256})
     for (const int64_t context : {256, 2048, 8192}) nibble::run(sequences, context, 1000);
-  }
   return 0;
 }

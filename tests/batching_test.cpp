@@ -153,9 +153,7 @@ TEST_F(Batching, twenty_turns_compute_their_new_tokens_only) {
     Request request{.prompt = history, .max_tokens = 15, .sampling = {.temperature = 0.7f, .seed = 9}};
     const Answer got = ask(engine, {request}).at(0);
     EXPECT_GE(got.finished.cached_tokens, known - 1) << "turn " << turn;
-    if (turn % 6 == 1) {
-      EXPECT_EQ(got.tokens, alone(request).tokens) << "turn " << turn;
-    }
+    if (turn % 6 == 1) EXPECT_EQ(got.tokens, alone(request).tokens) << "turn " << turn;
     history.insert(history.end(), got.tokens.begin(), got.tokens.end());
   }
   EXPECT_GT(history.size(), 400u);

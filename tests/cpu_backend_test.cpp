@@ -53,13 +53,11 @@ enum class Shipped { kOpenAi, kGguf };
 class Weights {
  public:
   Weights(const model::ModelConfig& config, Shipped shipped) : dummy_(config, 3, nullptr), dims_(config.dims) {
-    for (const HostWeight& weight : dummy_.weights()) {
-      if (shipped == Shipped::kOpenAi) {
+    for (const HostWeight& weight : dummy_.weights())
+      if (shipped == Shipped::kOpenAi)
         weights_.push_back(weight);
-      } else {
+      else
         add_gguf(weight);
-      }
-    }
   }
   [[nodiscard]] const std::vector<HostWeight>& all() const { return weights_; }
 
@@ -128,9 +126,8 @@ class Weights {
   void add_floats(const HostWeight& weight, WeightRole role, const Slice& slice) {
     std::vector<float> values;
     const auto in = values_of(weight);
-    for (size_t i = static_cast<size_t>(slice.first); i < in.size(); i += static_cast<size_t>(slice.step)) {
+    for (size_t i = static_cast<size_t>(slice.first); i < in.size(); i += static_cast<size_t>(slice.step))
       values.push_back(in[i].to_float());
-    }
     std::vector<std::byte>& out = bytes(values.size() * 4);
     std::memcpy(out.data(), values.data(), out.size());
     Shape shape = weight.values.shape;
@@ -387,9 +384,7 @@ TEST(CpuBackend, dense_inputs_in_mxfp8_match_the_reference_that_rounds_so) {
         // Dense layers are exact if that was asked for, whatever the experts use.
         options.dense_activations = Activations::kBf16;
         Loaded floats(config, weights, limits, &options, dense);
-        if (experts == Activations::kF32) {
-          EXPECT_LT(worst(exact, floats, 3), 2e-3) << describe_cpu(options);
-        }
+        if (experts == Activations::kF32) EXPECT_LT(worst(exact, floats, 3), 2e-3) << describe_cpu(options);
       }
   }
 }

@@ -57,9 +57,7 @@ struct Uploaded {
            const DenseFormats& dense = {})
       : be(model::backend_config(config, {.max_tokens = 8, .max_rows = 1, .kv_pages = {4, 4}}, dense)),
         device({.config = be, .matrices = matrices, .files = {}, .upload_threads = 3}, nullptr) {
-    for (const HostWeight& w : weights) {
-      put(w);
-    }
+    for (const HostWeight& w : weights) put(w);
     device.finish();
     EXPECT_TRUE(device.finished());
     for (const auto& [key, handle] : handles) contents[key] = read(key, handle, matrices);
@@ -226,11 +224,10 @@ struct Decoded {
       std::vector<T>& own = values.emplace_back(backend::values_of(w.role, dims));
       for (size_t i = 0; i < own.size(); ++i) {
         const float value = value_of(w, static_cast<int64_t>(i));
-        if constexpr (std::is_same_v<T, Bf16>) {
+        if constexpr (std::is_same_v<T, Bf16>)
           own[i] = Bf16::from_float(value);
-        } else {
+        else
           own[i] = value;
-        }
       }
       w.format = format;
       w.values.dtype = format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16;

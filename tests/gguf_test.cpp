@@ -43,9 +43,8 @@ const fs::path kTiny = kSource / "models/nibble-tiny";
 text::TokenList tokens_of(const GgufFields& fields) {
   text::TokenList list;
   for (const std::string_view token : fields.strings("tokenizer.ggml.tokens")) list.tokens.emplace_back(token);
-  for (const int64_t kind : fields.integers("tokenizer.ggml.token_type")) {
+  for (const int64_t kind : fields.integers("tokenizer.ggml.token_type"))
     list.kinds.push_back(static_cast<text::TokenKind>(kind));
-  }
   for (const std::string_view merge : fields.strings("tokenizer.ggml.merges")) list.merges.emplace_back(merge);
   return list;
 }
@@ -251,9 +250,8 @@ TEST(TinyGguf, gives_the_tokens_of_the_tokenizer_json) {
   const auto listed = text::Tokenizer::from_list(tokens_of({file.metadata(), file.where()}), "m.gguf");
   const auto own = text::Tokenizer::from_json(tiny.json, "tiny");
   const std::string heldout = read_text_file(kTiny / "heldout.txt", 1 << 20) + "<|start|>user<|message|>x<|end|>";
-  for (const auto mode : {text::SpecialTokens::kAsText, text::SpecialTokens::kAllowed}) {
+  for (const auto mode : {text::SpecialTokens::kAsText, text::SpecialTokens::kAllowed})
     EXPECT_EQ(listed.encode(heldout, mode), own.encode(heldout, mode));
-  }
   EXPECT_EQ(listed.vocab_size(), own.vocab_size());
 }
 

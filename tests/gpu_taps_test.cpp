@@ -226,9 +226,7 @@ TEST_F(GpuTaps, a_head_changes_no_greedy_text_and_drafts_for_it) {
     const auto want = texts(engine::DraftMethod::kOff), got = texts(engine::DraftMethod::kEagle3);
     const std::string what = std::string(plain ? "plain kernels" : "as served") + (async ? ", async" : ", in turn") +
                              (on_host ? ", head on the host" : ", head on the card");
-    if (plain) {
-      EXPECT_EQ(got, want) << what;
-    }
+    if (plain) EXPECT_EQ(got, want) << what;
     for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].size(), want[i].size()) << what;
     std::printf("a head's guesses, %s: %lld of %lld right\n", what.c_str(), static_cast<long long>(stats.accepted),
                 static_cast<long long>(stats.tokens));

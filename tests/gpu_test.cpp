@@ -157,9 +157,8 @@ TEST_F(Gpu, guesses_change_no_token_where_kernels_sum_alike) {
         }
         drafted += loop.stats().drafts.tokens;
         right += loop.stats().drafts.accepted;
-        if (method == engine::DraftMethod::kDraft) {
+        if (method == engine::DraftMethod::kDraft)
           EXPECT_GT(loop.stats().drafts.accepted, loop.stats().drafts.tokens * 9 / 10) << "its own, drawn or likeliest";
-        }
         return all;
       };
       const std::vector<int32_t> want = tokens(engine::DraftMethod::kOff);

@@ -142,9 +142,7 @@ inline void check_head_golden(const std::string& variant, const MakeBackend& mak
       }
       const HeadRun::Result made = run.step({&all, 1}, taps);
       expect_logits(std::span(made.logits).last(draft_logits.size()), draft_logits, tolerance, "mask");
-      if (drafts) {
-        EXPECT_TRUE(std::ranges::equal(std::span(made.tokens).last(drafted.size()), drafted));
-      }
+      if (drafts) EXPECT_TRUE(std::ranges::equal(std::span(made.tokens).last(drafted.size()), drafted));
       continue;
     }
     last = run.step({&rows, 1}, shown);

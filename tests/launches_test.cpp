@@ -179,10 +179,9 @@ TEST_F(Launches, of_layers_whose_experts_are_on_the_host_are_those_of_their_prog
 // With what a head reads, in every form that a step leaves it in.
 TEST_F(Launches, of_steps_that_leave_residuals_are_those_of_their_programs) {
   const std::vector<int> taps = {0, 1, static_cast<int>(config_.dims.layers)};
-  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kReference}) {
+  for (const KernelFamily family : {KernelFamily::kAuto, KernelFamily::kStreaming, KernelFamily::kReference})
     for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{1}, {1, 1, 1}, std::vector<int32_t>(9, 1), {600}})
       expect_planned({.options = {.family = family}}, lengths, taps);
-  }
 }
 
 TEST_F(Launches, residuals_come_with_tickets_and_two_may_be_outstanding) {

@@ -153,9 +153,8 @@ class World {
       loop_.fail_all(why);
     }
     ++now_;
-    if (be_.faults + draft_be_.faults != faults) {
+    if (be_.faults + draft_be_.faults != faults)
       for (auto& [id, client] : live_) client->fault_seen = true;
-    }
     if (now_ % 16 == 0) {
       loop_.check_integrity();
       if (draft_model_ != nullptr) draft_model_->check_integrity();
@@ -249,11 +248,10 @@ class World {
     longest = std::max(longest, now_ - client.came_at);
     std::vector<int32_t> all = request.prompt;
     all.insert(all.end(), heard.tokens.begin(), heard.tokens.end());
-    if (past_.size() < 12) {
+    if (past_.size() < 12)
       past_.push_back(all);
-    } else {
+    else
       past_[static_cast<size_t>(below(12))] = all;
-    }
   }
 
   const Load load_;

@@ -330,9 +330,7 @@ std::vector<int32_t> greedy_texts(const RunConfig& run, const Ranks& ranks) {
   for (int turn = 0; turn < 2; ++turn) {
     const test::Output out =
         test::generate(loop, {.prompt = prompt, .max_tokens = 24, .sampling = {.temperature = 0}, .stop_ids = {}});
-    if (turn == 1) {
-      EXPECT_GT(out.finished.cached_tokens, 100) << described(ranks);
-    }
+    if (turn == 1) EXPECT_GT(out.finished.cached_tokens, 100) << described(ranks);
     all.insert(all.end(), out.tokens.begin(), out.tokens.end());
     prompt.insert(prompt.end(), out.tokens.begin(), out.tokens.end());
   }
@@ -412,9 +410,7 @@ TEST(RanksTiny, of_several_processes_write_the_texts_of_threads) {
       const test::Output want = test::generate(of_threads, request), found = test::generate(of_processes, request);
       EXPECT_EQ(found.tokens, want.tokens);
       EXPECT_EQ(found.finished.cached_tokens, want.finished.cached_tokens);
-      if (turn == 1) {
-        EXPECT_GT(found.finished.cached_tokens, 100);
-      }
+      if (turn == 1) EXPECT_GT(found.finished.cached_tokens, 100);
     }
   }
 }

@@ -311,9 +311,7 @@ void on_three(const std::string& which, const std::function<void(int, Transport&
                                                    : which == "threads" ? meeting.end_of(rank)
                                                                         : fake.end_of(rank);
       body(rank, *transport);
-      if (group && rank > 0) {
-        EXPECT_EQ(group->receive(0).type, backend::FrameType::kEnd);  // none leaves before
-      }
+      if (group && rank > 0) EXPECT_EQ(group->receive(0).type, backend::FrameType::kEnd);  // none leaves before
     });
 }
 

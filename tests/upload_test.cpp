@@ -107,9 +107,8 @@ TEST_F(UploaderTest, reads_past_the_page_cache_what_it_is_told_to_drop_from_it) 
   Uploader uploader(std::span(&source_, 1), 2, Uploader::PageCache::kDropped);
   uploader.copy(std::array{Uploader::Part{device_.data(), file_->bytes()}}, nullptr, [] {});
   uploader.wait_all();
-  if (DirectFile(dir_ / "f").direct()) {  // a file system in memory keeps it
+  if (DirectFile(dir_ / "f").direct())  // a file system in memory keeps it
     EXPECT_FALSE(is_resident(host(size_t{1} << 20, size_t{1} << 20)));
-  }
   EXPECT_EQ(std::memcmp(device_.data(), content_.data(), kBytes), 0);
 }
 

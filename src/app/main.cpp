@@ -50,9 +50,8 @@ int fail(ExitCode code, std::string_view kind, std::string_view what) {
   constexpr size_t kMost = 2000;
   std::string line = fmt::format("nibble: {}{}{}", kind, kind.empty() ? "" : ": ", what);
   if (line.size() > kMost) line = line.substr(0, kMost) + "…";
-  for (char& c : line) {
+  for (char& c : line)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  }
   line += '\n';
   struct sigaction term{};
   const bool deaf = sigaction(SIGTERM, nullptr, &term) == 0 && term.sa_handler == SIG_IGN;  // a server at its end

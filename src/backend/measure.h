@@ -27,9 +27,8 @@ struct DevicePeaks {
   // The highest of the exact types.
   [[nodiscard]] const MatrixPeak* exact_peak() const {
     const MatrixPeak* best = nullptr;
-    for (const MatrixPeak& p : matrix) {
+    for (const MatrixPeak& p : matrix)
       if (p.exact16 && (best == nullptr || p.flops_per_s > best->flops_per_s)) best = &p;
-    }
     return best;
   }
   // Seconds that it takes at the least: the longer of reading and computing.

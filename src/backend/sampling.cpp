@@ -27,9 +27,8 @@ void apply_penalties(std::span<float> logits, const SampleRow& row) {
     logit = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
   };
   std::unordered_map<int32_t, bool> in_prompt;
-  for (const int32_t id : row.prompt) {
+  for (const int32_t id : row.prompt)
     if (!in_output.contains(id) && in_prompt.try_emplace(id, true).second) repeat(id);
-  }
   for (const auto& [id, count] : in_output) {
     repeat(id);
     logits[static_cast<size_t>(id)] -= p.presence_penalty + p.frequency_penalty * static_cast<float>(count);
@@ -54,9 +53,8 @@ std::vector<TokenLogit> filtered(std::span<const float> logits, const SamplingPa
   const float top = *std::max_element(logits.begin(), logits.end());
   const float floor = p.min_p > 0 ? top + std::log(p.min_p) : -INFINITY;
   std::vector<TokenLogit> keep;
-  for (size_t id = 0; id < logits.size(); ++id) {
+  for (size_t id = 0; id < logits.size(); ++id)
     if (logits[id] >= floor && logits[id] > -INFINITY) keep.push_back({logits[id], static_cast<int32_t>(id)});
-  }
   if (p.top_k > 0 && static_cast<size_t>(p.top_k) < keep.size()) {
     std::nth_element(keep.begin(), keep.begin() + p.top_k - 1, keep.end(), before);
     keep.resize(static_cast<size_t>(p.top_k));
@@ -78,9 +76,8 @@ int32_t largest(std::span<const float> logits) {
   std::array<float, kLanes> tops;
   tops.fill(-INFINITY);
   size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
+  for (; i + kLanes <= logits.size(); i += kLanes)
     for (size_t j = 0; j < kLanes; ++j) tops[j] = logits[i + j] > tops[j] ? logits[i + j] : tops[j];
-  }
   float top = *std::max_element(tops.begin(), tops.end());
   for (; i < logits.size(); ++i) top = std::max(top, logits[i]);
   return static_cast<int32_t>(std::find(logits.begin(), logits.end(), top) - logits.begin());
@@ -155,9 +152,8 @@ void check_logits(std::span<const float> logits) {
   uint32_t bad = 0;                           // no way out of the loop: compilers make vectors of it
   for (const float logit : logits) bad |= (std::bit_cast<uint32_t>(logit) & kExponent) == kExponent;
   if (bad == 0) return;
-  for (size_t id = 0; id < logits.size(); ++id) {
+  for (size_t id = 0; id < logits.size(); ++id)
     if (!std::isfinite(logits[id])) throw not_finite(fmt::format("{} for token {}", logits[id], id));
-  }
 }
 
 int32_t sample_row(std::span<float> logits, const SampleRow& row) {

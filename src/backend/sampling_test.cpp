@@ -55,9 +55,8 @@ TEST(sampling, filters_keep_exactly_their_sets) {
   const auto drawn = [&](SamplingParams p) {
     std::set<size_t> ids;
     const std::vector<double> share = shares(logits, p, 4000);
-    for (size_t i = 0; i < share.size(); ++i) {
+    for (size_t i = 0; i < share.size(); ++i)
       if (share[i] > 0) ids.insert(i);
-    }
     return ids;
   };
   EXPECT_EQ(drawn({.top_k = 2}), (std::set<size_t>{0, 1}));

@@ -51,11 +51,10 @@ Shard shard_of(const Dims& d, const Ranks& ranks, int rank) {
               .vocab = even_share(d.vocab, rank, n),
               .whole_experts = ranks.whole_experts};
   if (n > d.kv_heads) shard.kv_heads = {rank * d.kv_heads / n, 1};
-  if (ranks.whole_experts) {
+  if (ranks.whole_experts)
     shard.experts = even_share(d.experts, rank, n);
-  } else {
+  else
     shard.inter = share_in_blocks(d.inter, rank, n);
-  }
   return shard;
 }
 

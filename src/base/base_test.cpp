@@ -132,9 +132,7 @@ TEST(thread_pool, ranges_cover_every_index_once_in_whole_chunks_that_do_not_grow
         EXPECT_LE(size, last);
         last = size;
       }
-      if (threads > 1 && count > 16) {
-        EXPECT_LE(last, 16);
-      }
+      if (threads > 1 && count > 16) EXPECT_LE(last, 16);
     }
   }
 }

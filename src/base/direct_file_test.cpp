@@ -43,9 +43,8 @@ class DirectFileTest : public testing::Test {
   bool reads(DirectFile& file, ByteRange range) {
     const auto bytes = file.read(range, {buffer_.get(), kBufferBytes});
     if (static_cast<int64_t>(bytes.size()) != range.bytes) return false;
-    for (int64_t i = 0; i < range.bytes; ++i) {
+    for (int64_t i = 0; i < range.bytes; ++i)
       if (bytes[static_cast<size_t>(i)] != byte_at(range.offset + i)) return false;
-    }
     return true;
   }
   void reads_all_kinds_of_ranges(DirectFile& file) {
@@ -189,9 +188,8 @@ TEST_F(DirectFileTest, forgets_what_a_mapping_held_and_reads_it_again) {
   ASSERT_EQ(fdatasync(written), 0);  // what is not on the disk is not dropped
   ::close(written);
   file.forget(mapped.bytes());
-  if (file.direct()) {  // a file system in memory has nowhere else to keep it
+  if (file.direct())  // a file system in memory has nowhere else to keep it
     EXPECT_FALSE(is_resident(mapped.bytes().subspan(4096, 4096)));
-  }
   file.forget({});
   EXPECT_TRUE(same());
 }

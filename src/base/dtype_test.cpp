@@ -64,11 +64,10 @@ TYPED_TEST(MinifloatTest, every_code_decodes_to_its_definition) {
     const TypeParam x{static_cast<typename TypeParam::Bits>(code)};
     const double want = value_of<TypeParam>(code);
     EXPECT_EQ(x.is_nan(), std::isnan(want)) << code;
-    if (std::isnan(want)) {
+    if (std::isnan(want))
       EXPECT_TRUE(std::isnan(x.to_float())) << code;
-    } else {
+    else
       EXPECT_EQ(x.to_float(), want) << code;
-    }
     EXPECT_EQ(std::signbit(x.to_float()), std::signbit(want)) << code;
   }
   EXPECT_EQ(TypeParam::max(), kDefinition<TypeParam>.max);

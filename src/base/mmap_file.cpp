@@ -93,9 +93,8 @@ void copy_in_place(std::span<const std::byte> mapped, ThreadPool& pool) {
 
 std::string read_text_file(const std::filesystem::path& path, int64_t limit_bytes) {
   const MmapFile file(path);
-  if (static_cast<int64_t>(file.bytes().size()) > limit_bytes) {
+  if (static_cast<int64_t>(file.bytes().size()) > limit_bytes)
     throw Error(Code::kCorrupt, "{}: want at most {} bytes, found {}", path.string(), limit_bytes, file.bytes().size());
-  }
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 

@@ -40,9 +40,8 @@ void quantize_blocks(std::span<const float> values, MxScaleRule rule, MxBlocks o
     if (scale.is_nan()) continue;
     const float inverse = mx_inverse_scale(scale);
     uint8_t* block = out.elements.data() + b * kBytes;
-    for (size_t i = 0; i < kBlock; ++i) {
+    for (size_t i = 0; i < kBlock; ++i)
       mx_or_element_code(kFormat, block, static_cast<int>(i), mx_encode_element(kFormat, x[i] * inverse));
-    }
   }
 }
 

@@ -190,9 +190,8 @@ TEST(mx, scales_clamp_at_both_ends) {
     for (const MxScaleRule rule : kRules) {
       const int up = rule == MxScaleRule::kOcpFloor ? 0 : 1;
       EXPECT_EQ(mx_scale_for(kLargest, format, rule).bits, 254 - emax + up);
-      for (const float small : {0x1p-149f, 0x1.8p-128f, 0x1.fffffcp-127f, 0x1p-126f}) {
+      for (const float small : {0x1p-149f, 0x1.8p-128f, 0x1.fffffcp-127f, 0x1p-126f})
         EXPECT_EQ(mx_scale_for(small, format, rule).bits, 0) << small;
-      }
     }
   }
 }
@@ -214,9 +213,7 @@ TEST(mx, scale_rules_follow_their_formulas_for_every_exponent) {
           EXPECT_EQ(got(MxScaleRule::kRoundLlama), clamp(std::nearbyint(log2_amax) - emax)) << amax;
           const int ceil = got(MxScaleRule::kCeil) - 127;
           EXPECT_LE(amax, std::ldexp(max_element, ceil));
-          if (ceil > -127) {
-            EXPECT_GT(amax, std::ldexp(max_element, ceil - 1));
-          }
+          if (ceil > -127) EXPECT_GT(amax, std::ldexp(max_element, ceil - 1));
         }
       }
     }
@@ -225,9 +222,8 @@ TEST(mx, scale_rules_follow_their_formulas_for_every_exponent) {
 
 TEST(mx, ceil_never_clips_and_floor_clips_above_the_maximum) {
   std::vector<float> values = normal_values(64 * kMxBlock, 3);
-  for (const MxFormat format : kFormats) {
+  for (const MxFormat format : kFormats)
     EXPECT_EQ(mx_error(values, quantize(values, format, MxScaleRule::kCeil).blocks()).clipped, 0);
-  }
   values.assign(kMxBlock, 1.0f);
   values[5] = 7.5f;
   const Quantized q = quantize(values, MxFormat::kMxfp4, MxScaleRule::kOcpFloor);
@@ -291,15 +287,13 @@ TEST(mx, equals_the_goldens_bit_for_bit) {
     if (words.at(0) == "input") {
       ++inputs;
       values.clear();
-      for (size_t i = 0; i < words.at(1).size(); i += 8) {
+      for (size_t i = 0; i < words.at(1).size(); i += 8)
         values.push_back(std::bit_cast<float>(hex_number(words[1].substr(i, 8))));
-      }
       continue;
     }
     std::vector<uint8_t> want;
-    for (size_t i = 0; i < words.at(3).size(); i += 2) {
+    for (size_t i = 0; i < words.at(3).size(); i += 2)
       want.push_back(static_cast<uint8_t>(hex_number(words[3].substr(i, 2))));
-    }
     const Quantized got = quantize(values, formats.at(words[0]), rules.at(words[1]));
     EXPECT_EQ(got.scales[0], hex_number(words[2])) << line << " input " << inputs;
     EXPECT_EQ(got.elements, want) << line << " input " << inputs;

@@ -41,9 +41,8 @@ Index read_index(const fs::path& path) {
   if (!index.is_object()) throw Error(Code::kCorrupt, "{}: want an object, found {}", where, excerpt_of(index));
   const auto map = index.find("weight_map");
   if (map == index.end()) throw Error(Code::kCorrupt, "{}: weight_map is missing", where);
-  if (!map->is_object() || map->empty()) {
+  if (!map->is_object() || map->empty())
     throw Error(Code::kCorrupt, "{}: weight_map: want an object of tensor names, found {}", where, excerpt_of(*map));
-  }
   Index result;
   for (const auto& [tensor, shard] : map->items()) {
     if (!shard.is_string()) {
@@ -59,9 +58,8 @@ Index read_index(const fs::path& path) {
 
 std::vector<fs::path> all_safetensors(const fs::path& directory) {
   std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
     if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  }
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -70,9 +68,8 @@ void check_against_index(const Checkpoint& checkpoint, const Index& index, const
   for (const TensorEntry& entry : checkpoint.entries()) {
     const std::string shard = checkpoint.file_of(entry).filename().string();
     const auto it = index.shard_of.find(entry.name);
-    if (it == index.shard_of.end()) {
+    if (it == index.shard_of.end())
       throw Error(Code::kCorrupt, "{}: tensor {} of {} is not in weight_map", where, printable(entry.name), shard);
-    }
     if (it->second != shard) {
       throw Error(Code::kCorrupt, "{}: weight_map puts tensor {} into {}, but it lies in {}", where,
                   printable(entry.name), it->second, shard);
@@ -92,9 +89,7 @@ Checkpoint Checkpoint::open(const fs::path& path) {
   Checkpoint checkpoint;
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) {
-    throw Error(Code::kIo, "{}: no such file or directory", path.string());
-  }
+  if (!fs::exists(status)) throw Error(Code::kIo, "{}: no such file or directory", path.string());
   if (!fs::is_directory(status)) {
     checkpoint.directory_ = path.has_parent_path() ? path.parent_path() : fs::path(".");
     checkpoint.add(path);

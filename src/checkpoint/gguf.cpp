@@ -37,9 +37,8 @@ std::string ggml_name(uint32_t type) {
       {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
       {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
       {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"}};
-  for (const auto& [number, name] : kNames) {
+  for (const auto& [number, name] : kNames)
     if (number == type) return std::string(name);
-  }
   return fmt::format("number {}", type);
 }
 
@@ -146,22 +145,19 @@ class Parser {
   }
 
   void read_magic_and_version() {
-    if (file_.size() < kMagic.size()) {
+    if (file_.size() < kMagic.size())
       fail(Code::kCorrupt, "want a GGUF file, which begins with \"GGUF\", found {} bytes", file_.size());
-    }
     const std::string_view magic(reinterpret_cast<const char*>(file_.data()), kMagic.size());
-    if (magic != kMagic) {
+    if (magic != kMagic)
       fail(Code::kCorrupt, "want a GGUF file, which begins with \"GGUF\", found \"{}\"", printable(magic));
-    }
     at_ = kMagic.size();
     const auto version = take<uint32_t>("the version");
     if (version != 0 && (version & 0xffff) == 0) {
       fail(Code::kUnsupported, "want a little-endian file, found the version's bytes in big-endian order ({:#010x})",
            version);
     }
-    if (version < kFirstVersion || version > kLastVersion) {
+    if (version < kFirstVersion || version > kLastVersion)
       fail(Code::kUnsupported, "want GGUF version {} or {}, found {}", kFirstVersion, kLastVersion, version);
-    }
   }
 
   uint64_t read_count(const char* what, uint64_t most) {
@@ -174,9 +170,8 @@ class Parser {
     place_ = fmt::format("metadata key {}", idx);
     const std::string_view key = take_string("its name", kMaxKeyBytes);
     const bool plain = std::ranges::all_of(key, [](char c) { return c > ' ' && c <= '~'; });
-    if (key.empty() || !plain) {
+    if (key.empty() || !plain)
       fail(Code::kCorrupt, "want a name in ASCII without spaces, found \"{}\"", printable(key));
-    }
     place_ = fmt::format("metadata key {}", printable(key));
     if (!metadata.emplace(std::string(key), read_value()).second) fail(Code::kCorrupt, "it occurs twice");
   }
@@ -207,11 +202,10 @@ class Parser {
       fail(Code::kCorrupt, "{} elements take at least {} bytes at byte {}, but {} are left: is the file cut off?",
            count, count * element_bytes(type), at_, left());
     }
-    if (type == GgufType::kString) {
+    if (type == GgufType::kString)
       for (uint64_t i = 0; i < count; ++i) take_string("a string", file_.size());
-    } else {
+    else
       at_ += static_cast<size_t>(count * element_bytes(type));
-    }
     const auto bytes = file_.subspan(begin, at_ - begin);
     if (type == GgufType::kBool) {
       const auto wrong = std::ranges::find_if(bytes, [](std::byte b) { return b > std::byte{1}; });
@@ -223,9 +217,8 @@ class Parser {
   [[nodiscard]] uint64_t alignment_of(const GgufMetadata& metadata) const {
     if (!metadata.contains(kAlignmentKey)) return kDefaultAlignment;
     const int64_t alignment = GgufFields(metadata, where_).integer(kAlignmentKey, 8, kMaxAlignment);
-    if (!std::has_single_bit(static_cast<uint64_t>(alignment))) {
+    if (!std::has_single_bit(static_cast<uint64_t>(alignment)))
       fail(Code::kCorrupt, "{}: want a power of two, found {}", kAlignmentKey, alignment);
-    }
     return static_cast<uint64_t>(alignment);
   }
 
@@ -237,9 +230,8 @@ class Parser {
     place_ = fmt::format("tensor {}", printable(tensor.name));
     if (!names_.insert(tensor.name).second) fail(Code::kCorrupt, "it occurs twice");
     const auto rank = take<uint32_t>("its rank");
-    if (rank < 1 || rank > kMaxDimensions) {
+    if (rank < 1 || rank > kMaxDimensions)
       fail(Code::kCorrupt, "want 1 to {} dimensions, found {}", kMaxDimensions, rank);
-    }
     for (uint32_t d = 0; d < rank; ++d) shape.insert(shape.begin(), take<int64_t>("a dimension"));
     const auto type = take<uint32_t>("its type");
     const auto known = std::ranges::find(kDTypes, type, &std::pair<uint32_t, DType>::first);
@@ -290,9 +282,8 @@ class Parser {
     }
     place_ = "";
     tensors = std::move(placed);
-    if (file_.size() > begin + at) {
+    if (file_.size() > begin + at)
       fail(Code::kCorrupt, "{} bytes behind the last tensor belong to no tensor", file_.size() - begin - end);
-    }
   }
 
   std::span<const std::byte> file_;

@@ -24,9 +24,8 @@ std::string where_of(const fs::path& path) { return path.string(); }
 
 std::vector<fs::path> gguf_files(const fs::path& directory) {
   std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
     if (entry.path().extension() == ".gguf") files.push_back(entry.path());
-  }
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -64,11 +63,9 @@ void check_part(const PartNumber& found, const PartNumber& want, const std::stri
 
 void check_tensors_differ(const std::vector<TensorEntry>& tensors, const std::string& where) {
   std::unordered_map<std::string_view, const TensorEntry*> seen;
-  for (const TensorEntry& tensor : tensors) {
-    if (!seen.emplace(tensor.name, &tensor).second) {
+  for (const TensorEntry& tensor : tensors)
+    if (!seen.emplace(tensor.name, &tensor).second)
       throw Error(Code::kCorrupt, "{}: tensor {} lies in two of the parts", where, printable(tensor.name));
-    }
-  }
 }
 
 // The file to open first. A directory must hold the parts of one model and nothing else; missing parts are found later.
@@ -163,9 +160,7 @@ GgufCheckpoint GgufCheckpoint::open(const fs::path& path) {
   for (int64_t i = 0; i < split.parts; ++i) {
     const fs::path part_path = gguf_part_path(name->stem, i, split.parts);
     const std::string where = where_of(part_path);
-    if (!fs::exists(part_path)) {
-      throw Error(Code::kIo, "{}: part {} of {} is not there", where, i + 1, split.parts);
-    }
+    if (!fs::exists(part_path)) throw Error(Code::kIo, "{}: part {} of {} is not there", where, i + 1, split.parts);
     const MmapFile& part_file = model.files_.emplace_back(part_path);
     GgufContent part = parse_gguf(part_file.bytes(), where);
     check_part(part_number_of(part.metadata, where), {.part = i, .parts = split.parts}, where);

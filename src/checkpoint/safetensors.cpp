@@ -44,9 +44,8 @@ std::vector<int64_t> sizes_of(const json& value, const std::string& where) {
   std::vector<int64_t> sizes;
   sizes.reserve(value.size());
   for (const json& item : value) {
-    if (!item.is_number_unsigned() || item.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) {
+    if (!item.is_number_unsigned() || item.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()})
       throw Error(Code::kCorrupt, "{}: want integers from 0 to 2^63-1, found {}", where, excerpt_of(item));
-    }
     sizes.push_back(item.get<int64_t>());
   }
   return sizes;
@@ -66,13 +65,11 @@ Described describe_entry(const std::string& name, const json& fields, std::span<
   const std::vector<int64_t> offsets = sizes_of(described.get("data_offsets"), where + ": data_offsets");
   if (const std::vector<std::string> unknown = described.unread(""); !unknown.empty())
     throw Error(Code::kCorrupt, "{}: unknown field {}", where, printable(unknown.front()));
-  if (offsets.size() != 2) {
+  if (offsets.size() != 2)
     throw Error(Code::kCorrupt, "{}: data_offsets: want 2 numbers, found {}", where, offsets.size());
-  }
   const Range range{offsets[0], offsets[1]};
-  if (range.begin > range.end) {
+  if (range.begin > range.end)
     throw Error(Code::kCorrupt, "{}: data_offsets run backwards: [{}, {}]", where, range.begin, range.end);
-  }
   if (range.end > static_cast<int64_t>(data.size())) {
     throw Error(Code::kCorrupt, "{}: ends at byte {} of the data, but the file holds {}: is it cut off?", where,
                 range.end, data.size());
@@ -87,9 +84,8 @@ Described describe_entry(const std::string& name, const json& fields, std::span<
 }
 
 Metadata metadata_of(const json& value, std::string_view where) {
-  if (!value.is_object()) {
+  if (!value.is_object())
     throw Error(Code::kCorrupt, "{}: __metadata__: want an object, found {}", where, excerpt_of(value));
-  }
   Metadata metadata;
   for (const auto& [key, item] : value.items()) {
     if (!item.is_string()) {
@@ -116,9 +112,8 @@ void check_coverage(const std::vector<Described>& tensors, int64_t data_bytes, s
     }
     at = range.end;
   }
-  if (at != data_bytes) {
+  if (at != data_bytes)
     throw Error(Code::kCorrupt, "{}: {} bytes behind the last tensor belong to no tensor", where, data_bytes - at);
-  }
 }
 
 // Views are read by element, so an address that does not suit the type must not leave this file.
@@ -162,9 +157,8 @@ std::string describe(DType dtype, const Shape& shape) {
 SafetensorsContent parse_safetensors(std::span<const std::byte> file, std::string_view where) {
   check(reinterpret_cast<uintptr_t>(file.data()) % 8 == 0, "a safetensors file lies on a multiple of 8");
   uint64_t header_bytes = 0;
-  if (file.size() < sizeof header_bytes) {
+  if (file.size() < sizeof header_bytes)
     throw Error(Code::kCorrupt, "{}: want a safetensors file of at least 8 bytes, found {}", where, file.size());
-  }
   std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
   const auto rest = file.subspan(sizeof header_bytes);
   if (header_bytes > kMaxHeaderBytes) {
@@ -183,13 +177,11 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> file, std::strin
   const auto data = rest.subspan(static_cast<size_t>(header_bytes));
   SafetensorsContent content;
   std::vector<Described> tensors;
-  for (const auto& [name, fields] : header.items()) {
-    if (name == "__metadata__") {
+  for (const auto& [name, fields] : header.items())
+    if (name == "__metadata__")
       content.metadata = metadata_of(fields, where);
-    } else {
+    else
       tensors.push_back(describe_entry(name, fields, data, where));
-    }
-  }
   std::sort(tensors.begin(), tensors.end(), [](const Described& a, const Described& b) {
     return std::pair(a.range.begin, a.range.end) < std::pair(b.range.begin, b.range.end);
   });
@@ -221,17 +213,15 @@ std::vector<int64_t> checked_sizes(std::span<const TensorSpec> tensors, const st
   std::vector<int64_t> sizes;
   int64_t total = 0;
   for (const TensorSpec& t : tensors) {
-    if (t.name == "__metadata__" || !names.insert(t.name).second) {
+    if (t.name == "__metadata__" || !names.insert(t.name).second)
       throw Error(Code::kInvalidRequest, "{}: tensor name {} is reserved or given twice", where, t.name);
-    }
     try {
       sizes.push_back(tensor_bytes(t.dtype, t.shape, where));
     } catch (const Error& e) {
       throw Error(Code::kInvalidRequest, std::string(e.what()));
     }
-    if (__builtin_add_overflow(total, sizes.back(), &total)) {
+    if (__builtin_add_overflow(total, sizes.back(), &total))
       throw Error(Code::kInvalidRequest, "{}: the tensors' bytes overflow 63 bits", where);
-    }
   }
   return sizes;
 }

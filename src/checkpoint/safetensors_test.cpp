@@ -166,9 +166,8 @@ std::byte pattern(size_t tensor_idx, int64_t i) {
 }
 
 void fill_pattern(const TensorPiece& piece) {
-  for (size_t i = 0; i < piece.bytes.size(); ++i) {
+  for (size_t i = 0; i < piece.bytes.size(); ++i)
     piece.bytes[i] = pattern(piece.tensor_idx, piece.offset_bytes + static_cast<int64_t>(i));
-  }
 }
 
 const std::vector<TensorSpec> kSpecs = {{"odd", DType::kU8, {3}},
@@ -190,9 +189,8 @@ TEST(write_safetensors, reads_back_for_any_piece_size) {
       while (kSpecs[idx].name != entry.name) ++idx;
       EXPECT_EQ(entry.tensor.dtype, kSpecs[idx].dtype);
       EXPECT_EQ(entry.tensor.shape, kSpecs[idx].shape);
-      for (size_t i = 0; i < entry.tensor.bytes.size(); ++i) {
+      for (size_t i = 0; i < entry.tensor.bytes.size(); ++i)
         EXPECT_EQ(entry.tensor.bytes[i], pattern(idx, static_cast<int64_t>(i))) << entry.name << " " << i;
-      }
     }
     const std::string bytes = read_text_file(dir / "f.safetensors", 1 << 20);
     if (first.empty()) first = bytes;

@@ -23,9 +23,8 @@ class Watch {
         break;
       case json::parse_event_t::object_end: keys_.pop_back(); break;
       case json::parse_event_t::key:
-        if (!keys_.back().insert(parsed.get_ref<const std::string&>()).second) {
+        if (!keys_.back().insert(parsed.get_ref<const std::string&>()).second)
           throw Error(Code::kCorrupt, "{}: {} is named twice in one object", where_, excerpt_of(parsed));
-        }
         break;
       case json::parse_event_t::array_end:
       case json::parse_event_t::value: break;

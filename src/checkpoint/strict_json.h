@@ -70,9 +70,8 @@ class JsonObject {
   // Keys that were not read, and are no word of `others`.
   [[nodiscard]] std::vector<std::string> unread(std::string_view others) const {
     std::vector<std::string> keys;
-    for (const auto& [key, value] : object_.items()) {
+    for (const auto& [key, value] : object_.items())
       if (!read_.contains(key) && !has_word(others, key)) keys.push_back(key);
-    }
     return keys;
   }
 
@@ -106,9 +105,8 @@ class JsonObject {
     refuse_null(key, "true or false");
     const nlohmann::json* value = find(key);
     if (value == nullptr) return otherwise;
-    if (!value->is_boolean()) {
+    if (!value->is_boolean())
       throw Error(Code::kCorrupt, "{}: {}: want true or false, found {}", where_, key, excerpt_of(*value));
-    }
     return value->get<bool>();
   }
 
@@ -135,13 +133,11 @@ class JsonObject {
       throw Error(Code::kUnsupported, "{}: {}: want {}, found null", where_, key, want);
   }
   [[nodiscard]] int64_t integer_of(const nlohmann::json& value, const char* key, int64_t low, int64_t high) const {
-    if (!value.is_number_integer()) {
+    if (!value.is_number_integer())
       throw Error(Code::kCorrupt, "{}: {}: want an integer, found {}", where_, key, excerpt_of(value));
-    }
     const bool too_big = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(high);
-    if (too_big || value.get<int64_t>() < low) {
+    if (too_big || value.get<int64_t>() < low)
       throw Error(Code::kCorrupt, "{}: {}: want {} to {}, found {}", where_, key, low, high, excerpt_of(value));
-    }
     return value.get<int64_t>();
   }
 

@@ -30,9 +30,8 @@ TEST(strict_json, refuses_what_is_no_json) {
       {"{} {}", "f: want JSON, found none at line 1, column 4"},
       {"{\"\xff\": 1}", "f: want JSON, found none at line 1, column 3"},
       {"{\"a\":1e999}", "numbers that a double holds"}};
-  for (const auto& [text, says] : cases) {
+  for (const auto& [text, says] : cases)
     expect_error([&] { (void)parse_strict_json(text, "f"); }, Code::kCorrupt, says);
-  }
 }
 
 TEST(strict_json, refuses_deep_nesting_without_recursing) {

@@ -57,17 +57,15 @@ void repack_mxfp4(const uint8_t* codes, uint8_t* out) {
 class Exporter {
  public:
   Exporter(const ModelConfig& config, const TensorSource& source, ThreadPool* pool) : source_(source), pool_(pool) {
-    for (ManifestItem& item : manifest(config, Naming::kHuggingFace)) {
+    for (ManifestItem& item : manifest(config, Naming::kHuggingFace))
       stored_.emplace(std::tuple(item.role, item.part, item.layer), std::move(item));
-    }
   }
 
   void fill(const ManifestItem& item, DType type, std::span<std::byte> out) const {
-    if (type == DType::kGgmlMxfp4) {
+    if (type == DType::kGgmlMxfp4)
       fill_experts(item, out);
-    } else {
+    else
       fill_floats(item, type, out);
-    }
   }
 
  private:
@@ -163,9 +161,8 @@ std::vector<PartOfModel> parts_of(const ModelConfig& config, const fs::path& pat
   fs::path stem = path;
   if (stem.extension() == ".gguf") stem.replace_extension();
   const auto count = static_cast<int64_t>(parts.size());
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count; ++i)
     parts[static_cast<size_t>(i)].path = count == 1 ? path : checkpoint::gguf_part_path(stem, i, count);
-  }
   return parts;
 }
 
@@ -176,9 +173,8 @@ std::vector<GgufEntry> metadata_of(const ModelConfig& config, const GgufExport& 
     entries = gguf_entries(config);
     if (config.bos_id) entries.push_back({"tokenizer.ggml.bos_token_id", static_cast<uint32_t>(*config.bos_id)});
     if (config.pad_id) entries.push_back({"tokenizer.ggml.padding_token_id", static_cast<uint32_t>(*config.pad_id)});
-    if (!config.eos_ids.empty()) {
+    if (!config.eos_ids.empty())
       entries.push_back({"tokenizer.ggml.eos_token_id", static_cast<uint32_t>(config.eos_ids.front())});
-    }
     entries.insert(entries.end(), options.tokenizer.begin(), options.tokenizer.end());
   }
   if (parts.size() > 1) {
@@ -197,9 +193,8 @@ struct OutputFiles {
   bool whole = false;
   ~OutputFiles() {
     std::error_code ignored;
-    for (const fs::path& file : files) {
+    for (const fs::path& file : files)
       if (!whole) fs::remove(file, ignored);
-    }
   }
 };
 
@@ -218,19 +213,16 @@ std::vector<fs::path> export_gguf(const ModelConfig& config, const TensorSource&
                                   const GgufExport& options,
                                   const std::function<void(const ExportProgress&)>& progress) {
   validate(config);
-  if (options.part_bytes < 0) {
+  if (options.part_bytes < 0)
     throw Error(Code::kInvalidRequest, "--part-bytes: want 0 or more, found {}", options.part_bytes);
-  }
   check(options.dense != DType::kGgmlMxfp4, "dense matrices are not requantised to MXFP4 here");
   const Exporter exporter(config, source, options.pool);
   const std::vector<PartOfModel> parts = parts_of(config, path, options);
-  if (parts.size() > UINT16_MAX) {
+  if (parts.size() > UINT16_MAX)
     throw Error(Code::kInvalidRequest, "--part-bytes: want at most {} parts, found {}", UINT16_MAX, parts.size());
-  }
   ExportProgress state;
-  for (const PartOfModel& part : parts) {
+  for (const PartOfModel& part : parts)
     for (const TensorSpec& spec : part.specs) state.total_bytes += tensor_bytes(spec.dtype, spec.shape, spec.name);
-  }
   for (const PartOfModel& part : parts) check_replaceable(part.path);
   OutputFiles written;
   for (size_t p = 0; p < parts.size(); ++p) {

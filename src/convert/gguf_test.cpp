@@ -145,9 +145,8 @@ TEST(GgufConfig, refuses_what_is_missing_wrong_or_unknown) {
   for (const Changed& changed : table) {
     SCOPED_TRACE(changed.says);
     std::vector<GgufEntry> entries;
-    for (const GgufEntry& entry : good) {
+    for (const GgufEntry& entry : good)
       if (entry.key != changed.name) entries.push_back(entry);
-    }
     if (changed.value) entries.push_back({changed.name, *changed.value});
     const ScratchDir dir;
     checkpoint::write_gguf(dir / "m.gguf", {.metadata = entries}, {});
@@ -258,9 +257,8 @@ TEST(GgufExport, dense_matrices_are_exact_in_bf16_f16_and_f32_and_near_in_q8) {
       ++seen;
       int64_t count = 1;
       for (const int64_t n : shape_of(w.role, made.config.dims)) count *= n;
-      for (int64_t i = 0; i < count; ++i) {
+      for (int64_t i = 0; i < count; ++i)
         worst = std::max(worst, std::fabs(double{value_of(w, i)} - made.bf16(w.role, w.layer, i)));
-      }
     }
     EXPECT_EQ(seen, 2 + 4 * 2);
     EXPECT_LE(worst, bound) << name_of(type);
@@ -275,9 +273,8 @@ TEST(GgufExport, a_split_model_is_the_same_in_parts) {
   const auto a = bind_weights(whole.file->tensors(), whole.config),
              b = bind_weights(split.file->tensors(), split.config);
   ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
+  for (size_t i = 0; i < a.size(); ++i)
     EXPECT_TRUE(std::ranges::equal(a[i].values.bytes, b[i].values.bytes)) << name_of(a[i].role);
-  }
   EXPECT_EQ(config_from_gguf(split.fields()), split.config);
 }
 
@@ -337,9 +334,8 @@ TEST(GgufExport, values_beyond_f16_are_refused) {
 
 std::vector<checkpoint::TensorEntry> renamed(const Made& made, std::string_view from, const char* to) {
   auto tensors = made.file->tensors();
-  for (auto& tensor : tensors) {
+  for (auto& tensor : tensors)
     if (tensor.name == from) tensor.name = to;
-  }
   return tensors;
 }
 
@@ -358,9 +354,8 @@ TEST(GgufWeights, missing_unknown_and_misshapen_tensors_are_refused_by_name) {
   tensors.resize(1);
   refused(tensors, Code::kCorrupt, "lacks 40 tensors: output_norm.weight, ");
   tensors = made.file->tensors();
-  for (auto& tensor : tensors) {
+  for (auto& tensor : tensors)
     if (tensor.name == "blk.0.attn_k.weight") std::swap(tensor.tensor.shape[0], tensor.tensor.shape[1]);
-  }
   refused(tensors, Code::kCorrupt, "blk.0.attn_k.weight: want the shape [128,64], got Q8_0 [64,128]");
   tensors = made.file->tensors();
   for (auto& tensor : tensors)

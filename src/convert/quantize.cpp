@@ -176,9 +176,8 @@ void quantize_file(const fs::path& input, const fs::path& output, const Quantize
 
 void quantize_checkpoint(const fs::path& input, const fs::path& output, const QuantizeOptions& options,
                          const OnQuantized& on_tensor) {
-  if (options.format != MxFormat::kMxfp4) {
+  if (options.format != MxFormat::kMxfp4)
     throw Error(Code::kInvalidRequest, "{}: want --format mxfp4 for a model's experts, found another", input.string());
-  }
   const checkpoint::Checkpoint source = checkpoint::Checkpoint::open(input);
   if (std::none_of(source.entries().begin(), source.entries().end(), is_float_expert)) {
     throw Error(Code::kInvalidRequest,

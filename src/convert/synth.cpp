@@ -152,9 +152,8 @@ void fill_scales(const Stream& stream, ScaleMix mix, const SynthPiece& piece, Th
   const auto high = static_cast<uint8_t>(mix.high);
   fill_from_words<8>(stream, piece, pool, [&](std::span<const uint64_t> words, std::byte* out) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(words.data());
-    for (size_t i = 0; i < words.size_bytes(); ++i) {
+    for (size_t i = 0; i < words.size_bytes(); ++i)
       out[i] = static_cast<std::byte>(high - (bytes[i] >= mix.high_of_256 ? 1 : 0));
-    }
   });
 }
 
@@ -226,9 +225,8 @@ std::vector<Shard> shards_of(const ModelConfig& config, int64_t shard_bytes) {
     return shards;
   }
   // OpenAI counts its shards from 0 and names the last one's number, not their count.
-  for (size_t i = 0; i < shards.size(); ++i) {
+  for (size_t i = 0; i < shards.size(); ++i)
     shards[i].file = fmt::format("model-{:05}-of-{:05}.safetensors", i, shards.size() - 1);
-  }
   return shards;
 }
 
@@ -298,9 +296,8 @@ void synth_checkpoint(const ModelConfig& config, const fs::path& directory, cons
                       const std::function<void(const SynthProgress&)>& progress) {
   const ModelConfig model = options.layers == 0 ? config : truncated(config, options.layers);
   validate(model);
-  if (options.shard_bytes <= 0) {
+  if (options.shard_bytes <= 0)
     throw Error(Code::kInvalidRequest, "shard_bytes: want at least 1, found {}", options.shard_bytes);
-  }
   checkpoint::NewDirectory made(directory);
   const std::vector<Shard> shards = shards_of(model, options.shard_bytes);
   int64_t total_bytes = 0, done_bytes = 0;
@@ -320,9 +317,8 @@ void synth_checkpoint(const ModelConfig& config, const fs::path& directory, cons
   }
   if (shards.size() > 1) {
     std::map<std::string, std::string> weight_map;
-    for (const Shard& shard : shards) {
+    for (const Shard& shard : shards)
       for (const ManifestItem& item : shard.items) weight_map[item.name] = shard.file;
-    }
     made.write("model.safetensors.index.json", index_json(weight_map, total_bytes));
   }
   if (!options.tokenizer_json.empty()) made.write("tokenizer.json", options.tokenizer_json);

@@ -94,9 +94,8 @@ TEST(synth, every_tensor_and_seed_has_its_own_stream) {
 TEST(synth,
      bytes_are_the_same_on_every_machine) {  // FNV-1a over all tensors of small_vocab(), seed 1; computed here first
   uint64_t hash = 0xcbf29ce484222325u;
-  for (const ManifestItem& item : manifest(small_vocab(), Naming::kHuggingFace)) {
+  for (const ManifestItem& item : manifest(small_vocab(), Naming::kHuggingFace))
     for (const std::byte b : whole(item, 1, nullptr)) hash = (hash ^ static_cast<uint8_t>(b)) * 0x100000001b3u;
-  }
   EXPECT_EQ(hash, 1325866146511643631u);
 }
 

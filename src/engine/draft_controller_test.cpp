@@ -65,9 +65,8 @@ Result run(const Traffic& traffic, int steps, DraftController& controller) {
     // pay, were all wrong.
     EXPECT_LE(done.drafted, std::max(traffic.n, 2 * most)) << step;
     most = std::max(most, done.drafted);
-    if (done.drafted > 0 && traffic.jitter == 0 && !traffic.changes) {
+    if (done.drafted > 0 && traffic.jitter == 0 && !traffic.changes)
       EXPECT_LE(controller.price(done) * 0.01, balance + 1e-9) << step;
-    }
     const double noise = 1 + traffic.jitter * std::uniform_real_distribution<>(0, 1)(random);
     const double cold = met[done.drafted]++ < 2 && done.drafted > 0 ? traffic.cold : 1;
     const double unit = 0.01 * traffic.unit(step), seconds = unit * traffic.cost(done.drafted) * noise * cold;
@@ -199,9 +198,7 @@ TEST(draft_controller, loses_what_its_account_says_whatever_comes) {
       least = std::min(least, above);
       ASSERT_LE(above, kCredit * kLongest + most_over + uncharged) << seed << ' ' << step;
       ASSERT_LE(above - least, kMostWon * kLongest + most_over + uncharged) << seed << ' ' << step;
-      if (step >= 1000) {
-        ASSERT_LE(lost, 0.015 * time) << seed << ' ' << step;
-      }
+      if (step >= 1000) ASSERT_LE(lost, 0.015 * time) << seed << ' ' << step;
     }
     EXPECT_LT(least, 0) << "it opens where guesses pay";
   }
@@ -287,9 +284,7 @@ TEST(draft_controller, measures_plain_steps_before_the_first_draft_and_now_and_t
     DraftController::Step done{.decoding = 1, .depth = 100};
     done.why = controller.choose(done, 64, candidates);
     done.drafted = candidates[0].chosen;
-    if (step < 4) {
-      EXPECT_EQ(done.drafted, 0);
-    }
+    if (step < 4) EXPECT_EQ(done.drafted, 0);
     if (done.drafted > 0) controller.verified(rates, 9, done.drafted, done.drafted);
     controller.took(done, {.step = 0.01 * cheap(done.drafted)}, done.drafted);
     (done.drafted > 0 ? drafts : plain) += 1;

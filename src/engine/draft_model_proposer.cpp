@@ -69,11 +69,10 @@ int64_t DraftModelProposer::unread(const Text& text) const {
     if ((is_new || std::ssize(found->second.sequence.pages.ids[kind]) < pages) && cache_.available(kind) == 0)
       return kNoDraft;
   int64_t read = 0;
-  if (!is_new) {
+  if (!is_new)
     read = found->second.sequence.computed;
-  } else if (text.shares) {
+  else if (text.shares)
     read = cache_.resumable(text.tokens.first(text.tokens.size() - 1));
-  }
   const int64_t left = std::ssize(text.tokens) - read;
   return left > kReadByDraft ? left : 0;
 }

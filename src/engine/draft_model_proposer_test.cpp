@@ -78,9 +78,7 @@ TEST(draft_model, drafts_what_it_would_say) {
       const Drafter::Text text = Drafter::text(prompt, kind);
       EXPECT_EQ(drafter.drafted(text.with(1)), text.after(1, kMostGuesses)) << prompt << ' ' << kind;
       EXPECT_EQ(drafter.be.unread(), 0);
-      if (kind == 0) {
-        EXPECT_EQ(drafter.be.fed_back, kMostGuesses - 1) << "a step waits for no token of the last";
-      }
+      if (kind == 0) EXPECT_EQ(drafter.be.fed_back, kMostGuesses - 1) << "a step waits for no token of the last";
     }
   }
 }
@@ -227,14 +225,10 @@ TEST(draft_model, a_fault_leaves_no_page_behind) {
       EXPECT_EQ(why.code(), Code::kDevice);
     }
     faults += drafter.be.faults;
-    if (drafter.be.faults > 0) {
-      EXPECT_EQ(drafter.proposer.pages_used(), 0) << call;
-    }
+    if (drafter.be.faults > 0) EXPECT_EQ(drafter.proposer.pages_used(), 0) << call;
     drafter.be.calls_to_fault = -1;
     drafter.proposer.check_integrity();
-    if (drafter.be.unread() == 0) {
-      EXPECT_EQ(drafter.drafted(text.with(1)), text.after(1, kMostGuesses)) << call;
-    }
+    if (drafter.be.unread() == 0) EXPECT_EQ(drafter.drafted(text.with(1)), text.after(1, kMostGuesses)) << call;
   }
   EXPECT_GT(faults, 30);
 }

@@ -55,11 +55,10 @@ TEST(engine, many_threads_get_what_each_would_get_alone) {
         const Heard heard = boxes[static_cast<size_t>(i)]->wait_finished();
         const testing::Alone want = expect_alone(numbered(t * kEach + i, 30), kWindow, 400);
         EXPECT_EQ(heard.finished.size(), 1u);
-        if (heard.finished[0].reason == FinishReason::kCancelled) {
+        if (heard.finished[0].reason == FinishReason::kCancelled)
           EXPECT_EQ(i % 5, 4);
-        } else {
+        else
           EXPECT_EQ(heard.tokens, want.tokens);
-        }
       }
     });
   }

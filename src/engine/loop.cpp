@@ -343,9 +343,8 @@ void Loop::read_flight() {
     take_all(flight, std::move(drawn));
     if (!flight.taps.boundaries.empty()) show_residuals(flight);
   } catch (const std::exception& why) {
-    for (const Flight::Row& row : flight.rows) {
+    for (const Flight::Row& row : flight.rows)
       if (!row.sequence->ended) fail(*row.sequence, why);
-    }
     cache_.clear();
   }
   // The pages that its sequence left may hold what made the row NaN, whether it ended now or earlier.

@@ -287,9 +287,8 @@ TEST_P(LoopTest, the_youngest_is_preempted_when_pages_run_out_and_its_output_sta
   for (int i = 0; i < 5000 && !rig.loop.idle(); ++i) {
     rig.loop.step();
     rig.loop.check_integrity();
-    for (size_t r = 0; r < heard.size(); ++r) {
+    for (size_t r = 0; r < heard.size(); ++r)
       if (!heard[r]->finished.empty() && std::find(ends.begin(), ends.end(), r) == ends.end()) ends.push_back(r);
-    }
   }
   for (size_t i = 0; i < requests.size(); ++i)
     EXPECT_EQ(heard[i]->tokens, expect_alone(requests[i], kWindow, 512).tokens) << i;

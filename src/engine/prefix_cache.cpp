@@ -325,11 +325,10 @@ void PrefixCache::add_tail(std::span<const int32_t> tokens, SequencePages& pages
     return static_cast<size_t>(at(idx).count) == rest.size() &&
            std::equal(rest.begin(), rest.end(), at(idx).tokens.begin());
   });
-  if (same != tails.end()) {
+  if (same != tails.end())
     remove(*same);
-  } else if (tails.size() == kMaxTails) {
+  else if (tails.size() == kMaxTails)
     remove(tails.front());
-  }
   const int32_t idx = add_node(parent, rest);
   Node& node = at(idx);
   for (const LayerKind kind : kinds()) node.page[kind] = std::exchange(pages.ids[kind][p], -1);
@@ -346,9 +345,8 @@ void PrefixCache::release(std::span<const int32_t> tokens, SequencePages& pages)
   const bool has_tail = mode_ == Mode::kOn && tokens.size() % kPageTokens != 0;
   if (has_tail && tokens.size() / kPageTokens == pages.nodes.size()) add_tail(tokens, pages);
   for (const LayerKind kind : kinds()) {
-    for (size_t p = pages.nodes.size(); p < pages.ids[kind].size(); ++p) {
+    for (size_t p = pages.nodes.size(); p < pages.ids[kind].size(); ++p)
       if (pages.ids[kind][p] >= 0) pool_.give_back(kind, pages.ids[kind][p]);
-    }
   }
   for (size_t p = pages.nodes.size(); p-- > 0;) {
     for (const LayerKind kind : windowed()) {

@@ -211,9 +211,8 @@ TEST(prefix_cache, two_that_computed_the_same_end_up_with_the_same_pages) {
   Kept kept;
   SequencePages a = kept.computed(text(30)), b = kept.computed(text(30));  // neither has a page to share yet
   const auto go_on = [&](SequencePages& pages) {
-    for (const LayerKind kind : kept.cache.kinds()) {
+    for (const LayerKind kind : kept.cache.kinds())
       while (pages.ids[kind].size() < 3) pages.ids[kind].push_back(kept.cache.take(kind));
-    }
     kept.cache.insert(text(150), pages);
   };
   go_on(a);

@@ -75,9 +75,7 @@ TEST(ngram, copies_from_where_the_longest_ngram_was_last) {
       proposer.propose(text_of(text), 6, draft);
       const Draft want = ngram_by_looking(text, 2, 5, 6);
       ASSERT_EQ(draft.tokens, want.tokens) << i;
-      if (!want.tokens.empty()) {
-        ASSERT_EQ(draft.matched, want.matched) << i;
-      }
+      if (!want.tokens.empty()) ASSERT_EQ(draft.matched, want.matched) << i;
     }
   }
 }
@@ -137,11 +135,10 @@ Tokens suffix_by_looking(const Tokens& past, const Tokens& text, int most, int64
       const int32_t token = next(place);
       if (token == SuffixProposer::kSeparator) continue;
       const auto found = std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == token; });
-      if (found == counts.end()) {
+      if (found == counts.end())
         counts.emplace_back(token, 1);
-      } else {
+      else
         ++found->second;
-      }
     }
     if (counts.empty()) break;
     const auto best = std::max_element(counts.begin(), counts.end(),

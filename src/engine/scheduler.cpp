@@ -67,18 +67,16 @@ Batch& Scheduler::schedule(Flight flight, int64_t allowed) {
     cache_.slide(s->computed, s->pages);
   }
   // By index, since adding a row may preempt sequences behind it.
-  for (size_t i = 0; i < running_.size(); ++i) {
+  for (size_t i = 0; i < running_.size(); ++i)
     if (left_of(*running_[i]) == 1) add_row(*running_[i], left_);
-  }
   add_prompts(allowed);
   batch_.decoding = 0;
   batch_.prompt_tokens = 0;
-  for (const Batch::Row& row : batch_.rows) {
+  for (const Batch::Row& row : batch_.rows)
     if (row.count == 1 && row.draws)
       ++batch_.decoding;
     else
       batch_.prompt_tokens += counted(row.from, row.count);
-  }
   return batch_;
 }
 
@@ -161,11 +159,10 @@ int64_t Scheduler::grow(Sequence& s, int64_t length) {
     std::vector<int32_t>& ids = s.pages.ids[kind];
     while (ids.size() < wanted) {
       const int32_t page = cache_.take(kind);
-      if (page >= 0) {
+      if (page >= 0)
         ids.push_back(page);
-      } else if (static_cast<int64_t>(ids.size()) * backend::kPageTokens > s.computed || !preempt_after(s)) {
+      else if (static_cast<int64_t>(ids.size()) * backend::kPageTokens > s.computed || !preempt_after(s))
         break;
-      }
     }
     got = std::min(got, static_cast<int64_t>(ids.size()) * backend::kPageTokens);
   }
@@ -222,11 +219,10 @@ void Scheduler::add_prompts(int64_t allowed) {
     const Room room{.tokens = left_.tokens - reserved.tokens,
                     .logit_rows = left_.logit_rows - reserved.logit_rows,
                     .prompt_tokens = left_.prompt_tokens - reserved.prompt_tokens};
-    if (s->running) {
+    if (s->running)
       add_row(*s, room);
-    } else if (!closed_) {
+    else if (!closed_)
       admit_and_add(*s, room);
-    }
   }
 }
 
@@ -234,15 +230,13 @@ void Scheduler::add_prompts(int64_t allowed) {
 // there are seats.
 void Scheduler::gather_prompts(const Sequence* admitted) {
   prompts_.clear();
-  for (Sequence* s : running_) {
+  for (Sequence* s : running_)
     if (is_reading(*s) || s == admitted) prompts_.push_back({left_of(*s), s});
-  }
   closed_ |= static_cast<int>(running_.size()) >= limits_.max_sequences;
   closed_ |= blocked_ != nullptr && blocked_->passed >= limits_.max_sequences;
   if (closed_) return;
-  for (Sequence* s : waiting_) {
+  for (Sequence* s : waiting_)
     if (s != blocked_) prompts_.push_back({left_of(*s), s});
-  }
 }
 
 Sequence* Scheduler::first_reading() const {

@@ -140,12 +140,11 @@ DraftController::Why Speculation::draft(Batch& batch, int room) {
   for (const Batch::Row& row : batch.rows)
     if (row.draws && row.sequence->pending == 0) ask(*row.sequence, 0);
   const DraftController::Why why = choose(step, room);
-  if (proposer_->drafts_to_order()) {
+  if (proposer_->drafts_to_order())
     order();
-  } else {
+  else
     for (size_t i = 0; i < candidates_.size(); ++i)
       drafted_[i]->draft.tokens.resize(static_cast<size_t>(candidates_[i].chosen));
-  }
   return why;
 }
 

@@ -140,12 +140,10 @@ std::string lacking_file(const fs::path& directory) {
   const auto index = read_json(start_of(directory / index_name, kMostIndexBytes));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) return {};  // told later
   std::set<std::string> files;
-  for (const auto& file : index["weight_map"]) {
+  for (const auto& file : index["weight_map"])
     if (file.is_string()) files.insert(file.get<std::string>());
-  }
-  for (const std::string& file : files) {
+  for (const std::string& file : files)
     if (!is_there(directory / file)) return file;
-  }
   return {};
 }
 
@@ -336,9 +334,8 @@ std::optional<Snapshot> cached_repo(const fs::path& path) {
   const fs::path folder = path.has_filename() ? path : path.parent_path();
   std::error_code ignored;
   if (!fs::is_directory(folder / "snapshots", ignored)) return std::nullopt;
-  for (Snapshot& snapshot : all_snapshots(folder.has_parent_path() ? folder.parent_path() : fs::path("."))) {
+  for (Snapshot& snapshot : all_snapshots(folder.has_parent_path() ? folder.parent_path() : fs::path(".")))
     if (repo_folder("", snapshot.repo).filename() == folder.filename()) return std::move(snapshot);
-  }
   return std::nullopt;
 }
 

@@ -82,11 +82,10 @@ std::string of_files(const Marks& marks) {
   if (named("adapter_config.json"))
     return "a LoRA adapter, not a model: merge it into its base model (peft: merge_and_unload, then save_pretrained) "
            "and take the result";
-  for (const OtherFormat& other : kOtherFormats) {
+  for (const OtherFormat& other : kOtherFormats)
     if (has([&other](const std::string& path) { return path.ends_with(other.ending); }))
       return fmt::format("{} (*{}), which is not read here: want .safetensors (save_pretrained writes them) or .gguf",
                          other.what, other.ending);
-  }
   const bool has_tokenizer = named("tokenizer.json") || named("tokenizer_config.json");
   const bool may_become_one = !marks.config.empty() || named("config.json") || (marks.is_file && !has_tokenizer);
   return may_become_one ? ""

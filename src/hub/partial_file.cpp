@@ -130,11 +130,10 @@ void PartialFile::read_state() {
 
 void PartialFile::open() {
   fs::create_directories(blob_.parent_path());
-  if (size_of(partial_) < 0 && done() > 0 && !fs::exists(state_)) {
+  if (size_of(partial_) < 0 && done() > 0 && !fs::exists(state_))
     fs::rename(blob_.string() + ".incomplete", partial_);
-  } else if (size_of(partial_) < 0) {
+  else if (size_of(partial_) < 0)
     for (FilePart& part : parts_) part.done = 0;  // a state without its file
-  }
   fd_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("create");
   for (FilePart& part : parts_) part.done = std::clamp<int64_t>(size_of(partial_) - part.from, 0, part.done);

@@ -197,9 +197,8 @@ PullPlan list_repo(const PullRequest& request, const Settings& settings, const P
     if (stopped(answer)) return plan;
     const Json entries = json_of(answer, settings);
     if (!entries.is_array()) throw odd_answer(settings, "want a list of files");
-    for (const Json& entry : entries) {
+    for (const Json& entry : entries)
       if (text_at(entry, "type") == "file") plan.files.push_back(file_of(entry, settings));
-    }
     if (plan.files.size() > kMostFiles) throw odd_answer(settings, "more files than a model has");
     page = next_page(answer);
   }
@@ -302,9 +301,8 @@ class Fetching {
       : plan_(plan), settings_(settings), files_(std::move(files)) {
     for (const auto& file : files_) {
       if (file->whole()) queue_.emplace_back(file.get(), nullptr);
-      for (FilePart& part : file->parts()) {
+      for (FilePart& part : file->parts())
         if (part.done < part.bytes) queue_.emplace_back(file.get(), &part);
-      }
     }
   }
 
@@ -394,9 +392,8 @@ class Fetching {
       return !stop_.load();
     });
     if (!done) return;
-    for (const RepoFile& same : plan_.files) {
+    for (const RepoFile& same : plan_.files)
       if (same.digest == file.file().digest) file.link(plan_.path, same.path);
-    }
   }
 
   void fetch(Http& http, PartialFile& file, FilePart& part);
@@ -543,9 +540,8 @@ bool pull(const PullPlan& plan, const Settings& settings, const PullWatch& watch
       missing.push_back(std::move(blob));
       continue;
     }
-    for (const RepoFile& file : plan.files) {
+    for (const RepoFile& file : plan.files)
       if (file.digest == blob->file().digest) blob->link(plan.path, file.path);
-    }
     blob.reset();  // and its lock
   }
   std::ranges::stable_sort(missing, {}, [](const auto& blob) { return blob->file().bytes; });

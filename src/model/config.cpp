@@ -145,9 +145,8 @@ void validate(const ModelConfig& config, std::string_view where, Naming naming) 
 }
 
 ModelConfig truncated(const ModelConfig& config, int64_t layers) {
-  if (layers < 1 || layers > config.dims.layers) {
+  if (layers < 1 || layers > config.dims.layers)
     throw Error(Code::kInvalidRequest, "--layers: want 1 to {}, found {}", config.dims.layers, layers);
-  }
   ModelConfig result = config;
   std::vector<LayerConfig> first = layers_of(config);
   first.resize(static_cast<size_t>(layers));

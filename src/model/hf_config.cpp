@@ -78,9 +78,8 @@ void read_rope(JsonObject& top, HfConfig& config) {
   const char* type_key = rope.either("rope_type", "type");
   if (rope.get(type_key) != "yarn") unsupported(rope, type_key, "\"yarn\"");
   rope.require_same("rope_type", rope, "type");
-  for (const char* other : {"attention_factor", "mscale", "mscale_all_dim"}) {
+  for (const char* other : {"attention_factor", "mscale", "mscale_all_dim"})
     if (rope.find(other) != nullptr) unsupported(rope, other, "none");
-  }
   refuse_other_numbers(rope, "partial_rotary_factor", 1);
   const auto read = [&](JsonObject& from, const ConfigField& field, const char* name) {
     read_number(from, field, {name, name}, field.has_usual, config.config);
@@ -132,9 +131,8 @@ void read_layer_types(JsonObject& fields, ModelConfig& config) {
   const std::vector<LayerKind> told = std::exchange(config.layer_kinds, {});
   config.layer_kinds = told.empty() ? alternating_layers(config.dims.layers) : told;
   if (types == nullptr) return;
-  if (!types->is_array()) {
+  if (!types->is_array())
     throw Error(Code::kCorrupt, "{}: layer_types: want a list, found {}", fields.where(), excerpt_of(*types));
-  }
   config.layer_kinds.clear();
   for (const json& type : *types) {
     if (type != "sliding_attention" && type != "full_attention") {
@@ -155,9 +153,8 @@ void read_layer_types(JsonObject& fields, ModelConfig& config) {
 void refuse_variants(JsonObject& fields, HfConfig& config) {
   if (!fields.boolean_or("attention_bias", true)) unsupported(fields, "attention_bias", "true");
   if (fields.boolean_or("tie_word_embeddings", false)) unsupported(fields, "tie_word_embeddings", "false");
-  if (fields.find("hidden_act") != nullptr && fields.get("hidden_act") != "silu") {
+  if (fields.find("hidden_act") != nullptr && fields.get("hidden_act") != "silu")
     unsupported(fields, "hidden_act", "\"silu\"");
-  }
   const json* object = fields.find("quantization_config");
   if (object == nullptr) return;  // experts in floats, as trainers save them
   JsonObject quantization(*object, fields.where() + ": quantization_config");
@@ -225,9 +222,8 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
   JsonObject fields(object, std::string(where));
   const json* type = fields.find("model_type");
   const json* architectures = fields.find("architectures");
-  if (type == nullptr && architectures == nullptr && fields.find("num_experts") != nullptr) {
+  if (type == nullptr && architectures == nullptr && fields.find("num_experts") != nullptr)
     return from_original(fields);
-  }
   const bool puzzle = type != nullptr && *type == "gpt_oss_puzzle";
   const auto& [name, architecture] =
       puzzle ? std::pair{"gpt_oss_puzzle", "GptOssPuzzleForCausalLM"} : std::pair{"gpt_oss", "GptOssForCausalLM"};
@@ -252,9 +248,8 @@ HfConfig read_hf_config(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "config.json", generation = directory / "generation_config.json";
   HfConfig config = parse_hf_config(read_text_file(path, kMaxConfigBytes), path.string());
   std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::symlink_status(generation, ignored))) {  // a dead link counts as there
+  if (std::filesystem::exists(std::filesystem::symlink_status(generation, ignored)))  // a dead link counts as there
     apply_generation_config(read_text_file(generation, kMaxConfigBytes), generation.string(), config.config);
-  }
   return config;
 }
 

@@ -224,10 +224,9 @@ TEST(hf_config, refuses_each_missing_key) {
     expect_refused(without(hugging_face(), key), Code::kCorrupt, fmt::format("f: {} is missing", key));
   }
   const json all = original();
-  for (const auto& [key, value] : all.items()) {
+  for (const auto& [key, value] : all.items())
     if (key != "num_experts")
       expect_refused(without(original(), key), Code::kCorrupt, fmt::format("f: {} is missing", key));
-  }
   json config = without(without(hugging_face(), "experts_per_token"), "num_experts_per_tok");
   expect_refused(config, Code::kCorrupt, "f: num_experts_per_tok is missing");
 }
@@ -256,9 +255,8 @@ TEST(hf_config, refuses_what_is_no_number_in_range) {
     expect_refused(with(hugging_face(), key, "7"), Code::kCorrupt,
                    fmt::format("f: {}: want a number, found \"7\"", key + 1));
   }
-  for (const char* key : {"/rope_scaling/factor", "/rope_scaling/beta_fast", "/rope_scaling/beta_slow"}) {
+  for (const char* key : {"/rope_scaling/factor", "/rope_scaling/beta_fast", "/rope_scaling/beta_slow"})
     expect_refused(with(hugging_face(), key, 0), Code::kCorrupt, "f: rope_scaling: ");
-  }
   expect_error([] { (void)parse_hf_config(R"({"model_type":"gpt_oss","rms_norm_eps":NaN})", "f"); }, Code::kCorrupt,
                "f: want JSON, found none at line 1");
 }

@@ -118,9 +118,8 @@ std::vector<std::string> not_in(const std::vector<std::string_view>& others,
                                 const std::vector<std::string_view>& names) {
   std::unordered_set<std::string_view> known(others.begin(), others.end());
   std::vector<std::string> result;
-  for (const std::string_view name : names) {
+  for (const std::string_view name : names)
     if (known.insert(name).second) result.push_back(checkpoint::printable(name));
-  }
   return result;
 }
 

@@ -249,9 +249,8 @@ engine::Request base_request(const ServedModel& model, const GenerationFields& f
                         *fields.context);
   }
   request.max_tokens = fields.max_tokens.value_or(std::numeric_limits<int32_t>::max());
-  if (request.min_tokens > request.max_tokens) {
+  if (request.min_tokens > request.max_tokens)
     throw invalid_value("min_tokens", "want at most the limit of {}, found {}", request.max_tokens, request.min_tokens);
-  }
   if (!fields.ignore_eos) request.stop_ids.insert(request.stop_ids.end(), model.eos_ids.begin(), model.eos_ids.end());
   return request;
 }

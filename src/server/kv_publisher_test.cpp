@@ -152,9 +152,7 @@ TEST(kv_publisher, a_subscriber_hears_batches_in_order_and_can_ask_again) {
     }
     EXPECT_EQ(frames[1], o.topic);
     EXPECT_EQ(frames[2], number(next));
-    if (frames[2] == last[1]) {
-      EXPECT_EQ(frames[3], last[2]);
-    }
+    if (frames[2] == last[1]) EXPECT_EQ(frames[3], last[2]);
   }
   EXPECT_EQ(number(next - 1), last[1]) << "all were kept";
 }

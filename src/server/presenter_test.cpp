@@ -22,9 +22,8 @@ std::vector<Json> play(Presenter& presenter, std::string_view harmony,
   std::vector<Json> events;
   std::string text;
   presenter.begin();
-  for (const int32_t token : testing::tokens(harmony)) {
+  for (const int32_t token : testing::tokens(harmony))
     if (!presenter.token(0, {.token = token, .logprobs = engine::TokenLogprobs{.value = -1, .top = {}}})) break;
-  }
   presenter.finished(0, {.reason = reason, .prompt_tokens = 9, .cached_tokens = 4});
   presenter.end();
   text = presenter.take();
@@ -222,9 +221,7 @@ TEST(present_message, thinking_is_a_block_unless_it_is_unwanted) {
     const Json text = {{"type", "text"}, {"text", "Yes, it is."}};
     EXPECT_EQ(json["content"].size(), thinking ? 2 : 1);
     EXPECT_EQ(json["content"].back(), text);
-    if (thinking) {
-      EXPECT_EQ(json["content"][0]["thinking"], "Hm.");
-    }
+    if (thinking) EXPECT_EQ(json["content"][0]["thinking"], "Hm.");
     EXPECT_EQ(json["stop_reason"], "end_turn");
     const Json usage = json["usage"];
     EXPECT_EQ(usage["input_tokens"], 5);  // 9, of which 4 were cached
@@ -250,12 +247,8 @@ TEST(present_message, a_turn_says_why_it_ended) {
     const Json json = presenter->body();
     EXPECT_EQ(json["stop_reason"], said);
     EXPECT_EQ(json["stop_sequence"], std::string_view(said) == "stop_sequence" ? Json(", it") : Json());
-    if (script == call) {
-      EXPECT_EQ(json["content"][0]["input"], (Json{{"a", {1}}}));
-    }
-    if (script == kCall) {
-      EXPECT_EQ(json["content"][0]["input"], Json::object());  // cut short: no JSON
-    }
+    if (script == call) EXPECT_EQ(json["content"][0]["input"], (Json{{"a", {1}}}));
+    if (script == kCall) EXPECT_EQ(json["content"][0]["input"], Json::object());  // cut short: no JSON
   }
 }
 
@@ -268,14 +261,11 @@ TEST(present_message, a_stream_numbers_its_blocks_and_carries_the_call_as_it_is_
        play(*presenter, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant" + std::string(kCall))) {
     const auto type = e["type"].get<std::string>();
     if (type == "content_block_start") ++index;
-    if (e.contains("index")) {
-      EXPECT_EQ(e["index"], index);
-    }
-    if (type == "content_block_delta") {
+    if (e.contains("index")) EXPECT_EQ(e["index"], index);
+    if (type == "content_block_delta")
       arguments += e["delta"].value("partial_json", "");
-    } else {
+    else
       types += type + " ";
-    }
     if (type == "message_delta") {
       EXPECT_EQ(e["delta"]["stop_reason"], "tool_use");
       EXPECT_EQ(e["usage"]["input_tokens"], 5);

@@ -43,9 +43,8 @@ void read_assistant(Fields& message, History& history) {
 void read_message(Fields& message, History& history) {
   const std::string role_name = message.required_string("role");
   const auto role = text::role_named(role_name);
-  if (!role) {
+  if (!role)
     throw invalid_value(message.path("role"), "want system, developer, user, assistant or tool, found {}", role_name);
-  }
   const auto name = message.string("name");
   static_cast<void>(message.choice("type", {"message", "text"}));  // clients add one or the other
   if (*role == text::Role::kAssistant) return read_assistant(message, history);
@@ -123,12 +122,11 @@ void read_prompts(Fields& fields, CompletionRequest& into) {
   }
   if (list.size() > kMostPrompts)
     throw invalid_value("prompt", "want at most {} in one request, found {}", kMostPrompts, list.size());
-  for (const Json& item : list) {
+  for (const Json& item : list)
     if (item.is_string())
       into.prompts.emplace_back(item.get<std::string>());
     else
       into.prompts.emplace_back(token_ids_of(item, "prompt"));
-  }
 }
 
 }  // namespace

@@ -32,10 +32,9 @@ std::vector<std::string> read_stops(Fields& fields, std::string_view name) {
     for (const Json& stop : array_of(*value, path)) stops.push_back(string_of(stop, path));
   if (stops.size() > kMostStops)
     throw invalid_value(path, "want at most {} strings, found {}", kMostStops, stops.size());
-  for (const std::string& stop : stops) {
+  for (const std::string& stop : stops)
     if (stop.empty() || stop.size() > kMostStopBytes)
       throw invalid_value(path, "want strings of 1 to {} bytes, found {}", kMostStopBytes, stop.size());
-  }
   return stops;
 }
 

@@ -20,9 +20,8 @@ constexpr std::string_view kNeverThere[] = {"reasoning.encrypted_content",    "w
 void read_message_item(Fields& item, bool before_call, History& history) {
   const std::string role_name = item.required_string("role");
   const auto role = text::role_named(role_name);
-  if (!role || *role == text::Role::kTool) {
+  if (!role || *role == text::Role::kTool)
     throw invalid_value(item.path("role"), "want system, developer, user or assistant, found {}", role_name);
-  }
   std::string text = text_of(item.required("content", "a text"), item.place("content"),
                              {"input_text", "output_text", "text", "refusal"});
   const std::string phase = item.string("phase").value_or("");

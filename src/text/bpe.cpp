@@ -77,9 +77,8 @@ int32_t TokenTable::find(std::string_view wanted) const { return slots_[slot_of(
 void require_all_bytes(const TokenTable& tokens, std::string_view name) {
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
-    if (tokens.find({&byte, 1}) == kNoToken) {
+    if (tokens.find({&byte, 1}) == kNoToken)
       throw Error(Code::kCorrupt, "{}: want every byte to be a token, found none for byte 0x{:02X}", name, b);
-    }
   }
 }
 
@@ -125,11 +124,10 @@ void Bpe::encode(std::string_view piece, std::vector<int32_t>& out) const {
 
 void Bpe::merge_below(uint32_t limit, std::string_view piece, std::vector<int32_t>& out) const {
   check(piece.size() < size_t{1} << 31, "a piece of 2 GiB");
-  if (piece.size() <= kShort) {
+  if (piece.size() <= kShort)
     merge_short(limit, piece, out);
-  } else {
+  else
     merge_long(limit, piece, out);
-  }
 }
 
 void Bpe::merge_short(uint32_t limit, std::string_view piece, std::vector<int32_t>& out) const {
@@ -153,9 +151,8 @@ void Bpe::merge_short(uint32_t limit, std::string_view piece, std::vector<int32_
   for (size_t i = 0; i < count; ++i) look_up(i);
   while (count > 1) {
     size_t best = 0;
-    for (size_t i = 1; i + 1 < count; ++i) {
+    for (size_t i = 1; i + 1 < count; ++i)
       if (parts[i].priority < parts[best].priority) best = i;
-    }
     if (parts[best].priority >= limit) break;
     parts[best].token = parts[best].merged;
     for (size_t i = best + 1; i + 1 < count; ++i) parts[i] = parts[i + 1];
@@ -175,9 +172,8 @@ void Bpe::merge_long(uint32_t limit, std::string_view piece, std::vector<int32_t
   };
   const auto count = static_cast<uint32_t>(piece.size());
   std::vector<Part> parts(count);
-  for (uint32_t i = 0; i < count; ++i) {
+  for (uint32_t i = 0; i < count; ++i)
     parts[i] = {byte_tokens_[static_cast<uint8_t>(piece[i])], kNever, kNoToken, i - 1, i + 1};
-  }
   std::vector<uint64_t> entries;  // priority << 32 | position
   entries.reserve(count);
   const auto look_up = [&](uint32_t i) {
@@ -189,9 +185,8 @@ void Bpe::merge_long(uint32_t limit, std::string_view piece, std::vector<int32_t
     return true;
   };
   const auto entry = [&](uint32_t i) { return uint64_t{parts[i].priority} << 32 | i; };
-  for (uint32_t i = 0; i < count; ++i) {
+  for (uint32_t i = 0; i < count; ++i)
     if (look_up(i)) entries.push_back(entry(i));
-  }
   std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> heap({}, std::move(entries));
   while (!heap.empty()) {
     const auto i = static_cast<uint32_t>(heap.top());

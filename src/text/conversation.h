@@ -19,9 +19,8 @@ constexpr std::string_view name_of(Role role) {
 }
 
 constexpr std::optional<Role> role_named(std::string_view name) {
-  for (const Role role : {Role::kSystem, Role::kDeveloper, Role::kUser, Role::kAssistant, Role::kTool}) {
+  for (const Role role : {Role::kSystem, Role::kDeveloper, Role::kUser, Role::kAssistant, Role::kTool})
     if (name_of(role) == name) return role;
-  }
   return std::nullopt;
 }
 

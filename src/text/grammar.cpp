@@ -48,9 +48,8 @@ struct Vocabulary {
   explicit Vocabulary(const Tokenizer& of)
       : tokenizer(of), ids(HarmonyIds::from_names([&](std::string_view name) { return of.special_id(name); })) {
     ordinary.resize(static_cast<size_t>(of.max_id()) / 32 + 1);
-    for (int32_t id = 0; id <= of.max_id(); ++id) {
+    for (int32_t id = 0; id <= of.max_id(); ++id)
       if (of.contains(id) && !of.is_special(id)) set(ordinary, id);
-    }
   }
   [[nodiscard]] bool is_ordinary(int32_t id) const {
     return id >= 0 && id <= tokenizer.max_id() && is_set(ordinary, id);
@@ -63,9 +62,8 @@ struct Vocabulary {
 
 xgrammar::TokenizerInfo tokenizer_info(const Vocabulary& vocabulary) {
   std::vector<std::string> bytes(static_cast<size_t>(vocabulary.tokenizer.max_id()) + 1);  // empty: never allowed
-  for (int32_t id = 0; id <= vocabulary.tokenizer.max_id(); ++id) {
+  for (int32_t id = 0; id <= vocabulary.tokenizer.max_id(); ++id)
     if (vocabulary.is_ordinary(id)) bytes[static_cast<size_t>(id)] = vocabulary.tokenizer.token_bytes(id);
-  }
   const auto size = static_cast<int>(bytes.size());
   // A matcher names its own stop ids; the list may not be empty.
   const std::vector<int32_t> stop_ids = {vocabulary.ids.id_of(Special::kReturn)};
@@ -274,23 +272,19 @@ int64_t GrammarCompiler::cached_bytes() const { return impl_->compiler.GetCacheS
 
 Grammar GrammarCompiler::content(const ContentRule& rule, std::vector<int32_t> end_ids) const {
   check(!end_ids.empty(), "a grammar needs a token that ends it");
-  for (const int32_t id : end_ids) {
-    if (!impl_->vocabulary->tokenizer.contains(id)) {
+  for (const int32_t id : end_ids)
+    if (!impl_->vocabulary->tokenizer.contains(id))
       throw Error(Code::kInvalidRequest, "[grammar] want token ids that end the text, found {}, which is none", id);
-    }
-  }
   auto grammar = std::make_shared<Grammar::Impl>(impl_->vocabulary);
   grammar->messages.push_back({.content = impl_->compiled(rule, grammar->widened), .end_ids = std::move(end_ids)});
   return Grammar(std::move(grammar));
 }
 
 Grammar GrammarCompiler::turn(const TurnRules& rules) const {
-  if (!rules.answer && rules.calls.empty()) {
+  if (!rules.answer && rules.calls.empty())
     throw Error(Code::kInvalidRequest, "[grammar] want an answer or a function that may be called, found neither");
-  }
-  if (rules.calls.size() > kMaxCalls) {
+  if (rules.calls.size() > kMaxCalls)
     throw Error(Code::kInvalidRequest, "[grammar] want at most {} functions, found {}", kMaxCalls, rules.calls.size());
-  }
   auto grammar = std::make_shared<Grammar::Impl>(impl_->vocabulary);
   Headers& headers = grammar->headers.emplace();
   const auto add = [&](const std::vector<std::vector<Segment>>& forms, MessageRule rule) {

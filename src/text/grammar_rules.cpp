@@ -17,11 +17,10 @@ std::string literal(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
-    if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte == 0x7F) {
+    if (const auto byte = static_cast<unsigned char>(c); byte < 0x20 || byte == 0x7F)
       out += fmt::format("\\u{:04X}", byte);
-    } else {
+    else
       out += c;
-    }
   }
   return out + "\"";
 }

@@ -258,9 +258,8 @@ TEST_F(GrammarTest, sampled_documents_are_json_of_the_schema) {
     ASSERT_TRUE(document.is_object()) << text;
     EXPECT_TRUE(document.at("s").is_string());
     EXPECT_TRUE(document.at("n") >= -5 && document.at("n") <= 12) << text;
-    for (const auto& entry : document.items()) {
+    for (const auto& entry : document.items())
       EXPECT_THAT((std::vector<std::string>{"s", "n", "list", "any"}), ::testing::Contains(entry.key()));
-    }
   }
   EXPECT_GE(finished, 8);
 }
@@ -495,11 +494,10 @@ TEST_F(GrammarTest, any_sampled_turn_parses_without_repairs) {
       const auto& among = plain.empty() || (!special.empty() && uniform_float(draw[0]) < 0.4F) ? special : plain;
       const int32_t token = among[draw[1] % among.size()];
       ASSERT_TRUE(matcher.accept(token));
-      if (const auto formatting = ids.special_of(token)) {
+      if (const auto formatting = ids.special_of(token))
         (void)parser.push(*formatting);
-      } else {
+      else
         (void)parser.push(shared_tokenizer->token_bytes(token));
-      }
     }
     EXPECT_EQ(parser.repairs(), 0) << "seed " << seed;
   }
@@ -688,9 +686,8 @@ TEST_F(GrammarTest, a_mask_that_takes_too_many_steps_ends_its_request) {
 }
 
 TEST_F(GrammarTest, refuses_names_that_no_header_can_hold) {
-  for (const std::string_view name : {"", "functions.a b", "functions.<|call|>"}) {
+  for (const std::string_view name : {"", "functions.a b", "functions.<|call|>"})
     EXPECT_THROW((void)shared_compiler->turn({.calls = {{std::string(name), {}}}}), Error) << name;
-  }
   EXPECT_THROW((void)shared_compiler->turn({.calls = {{"functions.f", {}}, {"functions.f", {}}}}), Error);
   EXPECT_THROW((void)shared_compiler->turn({.answer = std::nullopt}), Error);
 }

@@ -151,9 +151,8 @@ HeaderReader::Verdict HeaderReader::judge_bare(std::string_view word) {
 HeaderReader::Verdict HeaderReader::judge(size_t word_idx, std::string_view word, bool complete) {
   taken_bytes_ = 0;
   const bool is_recipient = word.starts_with("to=");
-  if (word_idx == 0 && marker_ == HeaderText::Marker::kChannel && !is_recipient) {
+  if (word_idx == 0 && marker_ == HeaderText::Marker::kChannel && !is_recipient)
     return complete ? judge_channel(word) : Verdict::kUncertain;
-  }
   if (is_recipient) return judge_recipient(word, complete);
   if (word_idx == 0 && marker_ == HeaderText::Marker::kConstrain) return judge_type(word, complete);
   const bool is_role_place = word_idx == 0 && marker_ == HeaderText::Marker::kNone;
@@ -213,11 +212,10 @@ void HeaderReader::resolve() {
   if (sure_unknown_role_) repaired(Repair::kUnknownRole);
   if (!sure_role_ && text_.opening == HeaderText::Opening::kStart) repaired(Repair::kUnknownRole);
   if (!header.channel && sure_unknown_channel_) {
-    if (header.role == Role::kAssistant) {
+    if (header.role == Role::kAssistant)
       repaired(Repair::kUnknownChannel);
-    } else {
+    else
       header.channel = sure_unknown_channel_;
-    }
   }
   if (!header.channel && header.role == Role::kAssistant) {
     if (!sure_unknown_channel_) repaired(Repair::kMissingChannel);

@@ -41,11 +41,10 @@ std::vector<Event> HarmonyParser::push(Special special) {
 }
 
 std::vector<Event> HarmonyParser::push(std::string_view bytes) {
-  if (state_ == State::kContent) {
+  if (state_ == State::kContent)
     add_text(bytes);
-  } else {
+  else
     push_header_bytes(bytes);
-  }
   return std::exchange(events_, {});
 }
 
@@ -79,9 +78,7 @@ void HarmonyParser::in_header(Special special) {
 
 void HarmonyParser::in_content(Special special) {
   if (is_end(special)) return end_message(end_of(special));
-  if (special == Special::kMessage || special == Special::kConstrain) {
-    return repair(Repair::kStraySpecial);
-  }
+  if (special == Special::kMessage || special == Special::kConstrain) return repair(Repair::kStraySpecial);
   repair(Repair::kMissingEnd);
   end_message(MessageEnd::kImplied);
   if (special == Special::kStart) return open_header(HeaderText::Opening::kStart, assumed_role_);

@@ -70,9 +70,8 @@ Parsed parse(std::string_view marked, std::optional<Role> role = Role::kAssistan
   HarmonyParser parser(role);
   Parsed out;
   const auto push_text = [&](std::string_view text) {
-    for (size_t at = 0; at < text.size(); at += cut == 0 ? text.size() : cut) {
+    for (size_t at = 0; at < text.size(); at += cut == 0 ? text.size() : cut)
       out.add(parser.push(text.substr(at, cut == 0 ? text.size() : cut)));
-    }
   };
   size_t text_begin = 0;
   for (size_t at = 0; at < marked.size();) {

@@ -147,9 +147,8 @@ std::string system_text(const SystemOptions& options, FunctionTools functions) {
   if (!options.valid_channels.empty()) {
     std::string channels = fmt::format("# Valid channels: {}.", fmt::join(options.valid_channels, ", "));
     if (options.channel_required) channels += " Channel must be included for every message.";
-    if (functions == FunctionTools::kPresent) {
+    if (functions == FunctionTools::kPresent)
       channels += "\nCalls to these tools must go to the commentary channel: 'functions'.";
-    }
     sections.push_back(std::move(channels));
   }
   return fmt::format("{}", fmt::join(sections, "\n\n"));

@@ -22,9 +22,8 @@ HarmonyIds HarmonyIds::from_names(const Lookup& id_of) {
 }
 
 std::optional<Special> HarmonyIds::special_of(int32_t id) const {
-  for (int i = 0; i < kSpecials; ++i) {
+  for (int i = 0; i < kSpecials; ++i)
     if (ids_[static_cast<size_t>(i)] == id) return static_cast<Special>(i);
-  }
   return std::nullopt;
 }
 

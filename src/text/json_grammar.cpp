@@ -263,9 +263,8 @@ std::string SchemaGrammar::body_of_type(size_t rule, JsonType type) {
 // The schema's property. Null: it has none.
 const Json* SchemaGrammar::property_of(const SchemaPlace& at, const std::string& name) {
   const auto [it, is_new] = properties_.try_emplace(at.schema);
-  if (is_new) {
+  if (is_new)
     for (const auto& [key, place] : document_.members(at, "properties")) it->second[key] = place.schema;
-  }
   const auto property = it->second.find(name);
   return property == it->second.end() ? nullptr : property->second;
 }
@@ -523,13 +522,12 @@ SchemaGrammar::Array SchemaGrammar::array_of(const SchemaSet& set) {
       closed = closed || (!place && !of.first.empty());
     }
     SchemaSet item = document_.together({.begin = set.begin}, places);
-    if (closed || is_empty(item)) {
+    if (closed || is_empty(item))
       out.most = std::min<int64_t>(out.most.value_or(static_cast<int64_t>(i)), static_cast<int64_t>(i));
-    } else if (i < first) {
+    else if (i < first)
       out.first.push_back(std::move(item));
-    } else {
+    else
       out.rest = std::move(item);
-    }
   }
   return out;
 }

@@ -26,9 +26,8 @@ class NumberTest : public ::testing::Test {
   }
   bool takes(const Grammar& grammar, std::string_view document) const {
     GrammarMatcher matcher = grammar.matcher();
-    for (const int32_t token : tokenizer_.encode(document)) {
+    for (const int32_t token : tokenizer_.encode(document))
       if (!matcher.accept(token)) return false;
-    }
     return matcher.accept(end_) && matcher.finished();
   }
   bool takes_of(std::string_view schema, std::string_view document) const { return takes(of_schema(schema), document); }
@@ -84,9 +83,8 @@ TEST_F(NumberTest, whole_multiples_are_exact) {
         continue;
       }
       const Grammar grammar = of_schema(schema);
-      for (int n = -400; n <= 400; ++n) {
+      for (int n = -400; n <= 400; ++n)
         EXPECT_EQ(takes(grammar, fmt::format("{}", n)), is_wanted(n)) << n << " " << schema;
-      }
     }
   }
 }
@@ -94,9 +92,8 @@ TEST_F(NumberTest, whole_multiples_are_exact) {
 TEST_F(NumberTest, multiples_are_written_in_one_way) {
   const std::string_view seven = R"({"type":"integer","multipleOf":7})";
   EXPECT_TRUE(takes_of(seven, "0") && takes_of(seven, "-14"));
-  for (const std::string_view odd : {"-0", "07", "7.0", "+7", "7e0", "70e1", "-", ""}) {
+  for (const std::string_view odd : {"-0", "07", "7.0", "+7", "7e0", "70e1", "-", ""})
     EXPECT_FALSE(takes_of(seven, odd)) << odd;
-  }
   const int64_t most = 999'999'999'999'999'999;  // 18 digits
   for (const int64_t step : {7, 15, 60, 97, 1000, 3600}) {
     const std::string schema = fmt::format(R"({{"type":"integer","multipleOf":{}}})", step);
@@ -123,9 +120,8 @@ TEST_F(NumberTest, multiples_of_what_is_not_whole) {
   EXPECT_TRUE(takes_of(R"({"type":"number","multipleOf":0.01})", "19.99"));
   EXPECT_FALSE(takes_of(R"({"type":"number","multipleOf":0.01})", "19.999"));
   EXPECT_TRUE(takes_of(R"({"type":"integer","multipleOf":9973,"minimum":0,"maximum":100000})", "19946"));
-  for (const auto& [multiple, says] : {std::pair("0", "above 0"), {"-5", "above 0"}}) {
+  for (const auto& [multiple, says] : {std::pair("0", "above 0"), {"-5", "above 0"}})
     EXPECT_THAT(message_of(fmt::format(R"({{"type":"integer","multipleOf":{}}})", multiple)), testing::HasSubstr(says));
-  }
   for (const std::string_view large : {"1e10", "9973", "0.25"}) {
     const std::string schema = fmt::format(R"({{"type":"number","minimum":3,"multipleOf":{}}})", large);
     EXPECT_THAT(of_schema(schema).widened(), testing::ElementsAre("test#/multipleOf"));

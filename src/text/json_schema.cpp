@@ -233,9 +233,8 @@ void SchemaDocument::add(SchemaSet& set, const SchemaPlace& at, Visited& visited
 
 SchemaSet SchemaDocument::together(SchemaSet set, const SchemaPlaces& more) {
   Visited visited;
-  for (const SchemaPart& part : set.parts) {
+  for (const SchemaPart& part : set.parts)
     if (part.facet == Facet::kOwn) visited.is_open.emplace(part.at.schema, false);
-  }
   for (const SchemaPlace& at : more) add(set, at, visited);
   size_t choices = 1;
   std::erase_if(set.parts, [&](const SchemaPart& part) {

@@ -43,9 +43,8 @@ std::string code_point(uint32_t c) { return c <= 0xFFFF ? fmt::format("\\u{:04X}
 // Those of the set that are `within`, as a class; empty: none is.
 std::string class_of(const CharacterRanges& set, const CharacterRanges& within) {
   std::string out;
-  for (const auto& [first, last] : intersection(set, within)) {
+  for (const auto& [first, last] : intersection(set, within))
     out += first == last ? code_point(first) : fmt::format("{}-{}", code_point(first), code_point(last));
-  }
   return out.empty() ? out : fmt::format("[{}]", out);
 }
 
@@ -55,9 +54,8 @@ std::string plain_class(const CharacterRanges& set) { return class_of(set, plain
 std::string set_expression(const CharacterRanges& set) {
   std::vector<std::string> choices;
   if (std::string plain = plain_class(set); !plain.empty()) choices.push_back(std::move(plain));
-  for (const auto& [character, escape] : kEscapes) {
+  for (const auto& [character, escape] : kEscapes)
     if (!intersection(set, {{character, character}}).empty()) choices.push_back(fmt::format("\\\\{}", escape));
-  }
   if (choices.size() <= 1) return choices.empty() ? "" : choices.front();
   return fmt::format("({})", fmt::join(choices, "|"));
 }
@@ -200,9 +198,8 @@ std::optional<uint32_t> PatternReader::escape(CharacterRanges& out, bool in_brac
       [[fallthrough]];
     default: break;
   }
-  if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '1' && c <= '9')) {
+  if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '1' && c <= '9'))
     unsupported(fmt::format("\\{} is not supported (classes \\d \\w \\s and literal characters are)", c));
-  }
   return static_cast<unsigned char>(c);
 }
 
@@ -416,9 +413,8 @@ bool ends_within(const TextAutomaton& automaton, int64_t most) {
       for (const auto& edge : state.next) longest[edge.second] = kEndless;
     }
   }
-  for (size_t i = 0; i < states.size(); ++i) {
+  for (size_t i = 0; i < states.size(); ++i)
     if (longest[i] == kEndless ? shortest[i] > 0 : longest[i] + shortest[i] > most) return false;
-  }
   return true;
 }
 

@@ -72,9 +72,8 @@ TokenizerParts parts_from_ranks(std::span<const RankedToken> ranks, std::vector<
   const int64_t limit = id_limit_for(count);
   int32_t id_end = 0;
   const auto take_id = [&](int32_t id) {
-    if (id < 0 || id >= limit) {
+    if (id < 0 || id >= limit)
       throw Error(Code::kCorrupt, "{}: want ids from 0 to {} for {} tokens, found {}", name, limit - 1, count, id);
-    }
     id_end = std::max(id_end, id + 1);
   };
   for (const RankedToken& token : ranks) take_id(token.rank);

@@ -109,14 +109,13 @@ class GrammarReader : TextReader {
 };
 
 void GrammarReader::skip(bool lines) {
-  while (!done()) {
+  while (!done())
     if (text_.substr(at_).starts_with(lark_ ? "//" : "#"))
       at_ = std::min(text_.find('\n', at_), text_.size());
     else if (peek() == ' ' || peek() == '\t' || ((lines || !lark_) && (peek() == '\n' || peek() == '\r')))
       ++at_;
     else
       return;
-  }
 }
 
 std::string GrammarReader::name() {
@@ -385,14 +384,13 @@ std::string GrammarReader::write() {
     fail(fmt::format("want at most {} bytes, found {}", kMaxDefinitionBytes, text_.size()));
   if (valid_utf8_prefix(text_) < text_.size() || text_.find('\0') != std::string_view::npos)
     fail("want UTF-8 without a zero byte");
-  for (skip(true); !done(); skip(true)) {
+  for (skip(true); !done(); skip(true))
     if (lark_ && take("%import"))
       import();
     else if (lark_ && peek() == '%')
       fail("of the lines that begin with %, only %import is supported");
     else
       rule();
-  }
   const char* const whole = lark_ ? "start" : "root";
   if (!rules_.contains(whole)) fail(fmt::format("want a rule called {}", whole));
   for (const auto& [of, from] : used_) {

@@ -42,13 +42,11 @@ std::vector<bool> live_states(const std::vector<TextAutomaton::State>& states) {
 CharacterRanges normalised(CharacterRanges ranges) {
   std::sort(ranges.begin(), ranges.end());
   CharacterRanges out;
-  for (const auto& [first, last] : ranges) {
-    if (!out.empty() && first <= out.back().second + 1) {
+  for (const auto& [first, last] : ranges)
+    if (!out.empty() && first <= out.back().second + 1)
       out.back().second = std::max(out.back().second, last);
-    } else {
+    else
       out.emplace_back(first, last);
-    }
-  }
   return out;
 }
 

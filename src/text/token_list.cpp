@@ -52,9 +52,8 @@ class ListReader {
       : list_(list), name_(name), is_json_(source == ListSource::kTokenizerJson) {}
 
   TokenizerParts read() const {
-    if (list_.kinds.size() != list_.tokens.size()) {
+    if (list_.kinds.size() != list_.tokens.size())
       fail("token_type: want one for each of {} tokens, found {}", list_.tokens.size(), list_.kinds.size());
-    }
     if (list_.tokens.size() > static_cast<size_t>(INT32_MAX)) fail("tokens: found {}", list_.tokens.size());
     std::vector<AddedToken> added = read_added();
     TokenizerParts parts{.tokens = read_tokens(), .merges = {}, .added = std::move(added)};
@@ -104,9 +103,8 @@ class ListReader {
         case TokenKind::kUserDefined: done = tokens.insert(id, token, TokenTable::Lookup::kByIdOnly); break;
         case TokenKind::kNormal:
           bytes.clear();
-          if (token.empty() || !from_byte_level(token, bytes)) {
+          if (token.empty() || !from_byte_level(token, bytes))
             fail("{}: want characters of the byte-level alphabet, found {}", token_place(i), shown(token));
-          }
           done = tokens.insert(id, bytes, TokenTable::Lookup::kByBytes);
           break;
         default:
@@ -137,9 +135,8 @@ class ListReader {
       const std::string_view right = space == std::string_view::npos ? std::string_view() : merge.substr(space + 1);
       const int32_t left_id = token_of(left), right_id = token_of(right);
       const int32_t both = token_of(std::string(left).append(right));
-      if (!pairs.insert(uint64_t{static_cast<uint32_t>(left_id)} << 32 | static_cast<uint32_t>(right_id)).second) {
+      if (!pairs.insert(uint64_t{static_cast<uint32_t>(left_id)} << 32 | static_cast<uint32_t>(right_id)).second)
         fail("{}: {} occurred before", merge_place(i), shown(merge));
-      }
       merges.push_back({left_id, right_id, both, static_cast<uint32_t>(i)});
     }
     return merges;
@@ -174,9 +171,8 @@ TokenizerParts parts_from_list(const TokenList& list, std::string_view name, Lis
 }
 
 TokenList list_from_parts(const TokenizerParts& parts, size_t vocab) {
-  if (parts.tokens.max_id() >= static_cast<int64_t>(vocab)) {
+  if (parts.tokens.max_id() >= static_cast<int64_t>(vocab))
     throw Error(Code::kCorrupt, "want token ids below {}, found {}", vocab, parts.tokens.max_id());
-  }
   TokenList list{.tokens = std::vector<std::string>(vocab),
                  .kinds = std::vector<TokenKind>(vocab, TokenKind::kNormal),
                  .merges = {}};

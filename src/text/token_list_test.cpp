@@ -59,9 +59,8 @@ TEST(TokenList, of_o200k_gives_the_tokens_of_the_ranks) {
   const Tokenizer listed = Tokenizer::from_list(list_from_parts(parts, 201088), "f"), own = Tokenizer::o200k_harmony();
   for (const char* text : {"Hello, world! 12345", "Zürich är \xE4\xBD\xA0\xE5\xA5\xBD 🙂\n\n  if (x) { return; }",
                            "<|start|>user<|message|>hi<|end|>", "internationalization"}) {
-    for (const SpecialTokens mode : {SpecialTokens::kAsText, SpecialTokens::kAllowed}) {
+    for (const SpecialTokens mode : {SpecialTokens::kAsText, SpecialTokens::kAllowed})
       EXPECT_EQ(listed.encode(text, mode), own.encode(text, mode)) << text;
-    }
   }
   for (int32_t id = 0; id < 199998; id += 11) {  // a token, as a piece of its own, is merged to itself
     const std::string_view bytes = own.token_bytes(id);

@@ -96,9 +96,8 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
 Tokenizer Tokenizer::o200k_harmony() { return from_ranks(o200k_ranks(), o200k_harmony_specials(), "embedded o200k"); }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, SpecialTokens specials) const {
-  if (text.size() > size_t{std::numeric_limits<int32_t>::max()}) {
+  if (text.size() > size_t{std::numeric_limits<int32_t>::max()})
     throw Error(Code::kInvalidRequest, "want less than 2 GiB of text to encode, found {} bytes", text.size());
-  }
   const Matcher& matcher = specials == SpecialTokens::kAllowed ? all_ : always_;
   std::vector<int32_t> out;
   size_t at = 0;
@@ -130,9 +129,8 @@ size_t Tokenizer::take_unstable_tail(size_t first, size_t last_piece, std::vecto
   const auto is_blank = [&](int32_t id) {
     return token_bytes(id).find_first_not_of(" \n\t") == std::string_view::npos;
   };
-  if (last_piece < out.size() && is_blank(out[last_piece])) {
+  if (last_piece < out.size() && is_blank(out[last_piece]))
     while (last_piece > first && is_blank(out[last_piece - 1])) --last_piece;
-  }
   size_t bytes = 0;
   for (size_t i = last_piece; i < out.size(); ++i) bytes += token_bytes(out[i]).size();
   out.resize(last_piece);
@@ -140,9 +138,8 @@ size_t Tokenizer::take_unstable_tail(size_t first, size_t last_piece, std::vecto
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
-  if (!bpe_.tokens().contains(id)) {
+  if (!bpe_.tokens().contains(id))
     throw Error(Code::kInvalidRequest, "want a token id from 0 to {}, found {}, which is no token", max_id(), id);
-  }
   return bpe_.tokens().bytes(id);
 }
 

@@ -178,11 +178,9 @@ class JsonReader {
   // An object of which we know every key.
   void check_object(const SortedJson& value, std::string_view where, const std::vector<std::string_view>& known) const {
     if (!value.is_object()) fail(Code::kCorrupt, "{}: want an object, found {}", where, shown(value));
-    for (const auto& [key, unused] : value.items()) {
-      if (std::ranges::find(known, key) == known.end()) {
+    for (const auto& [key, unused] : value.items())
+      if (std::ranges::find(known, key) == known.end())
         fail(Code::kUnsupported, "{}: the key {} is not known here", where, escaped(key));
-      }
-    }
   }
 
   bool flag(const SortedJson& object, const char* key, std::string_view where) const {
@@ -223,9 +221,8 @@ class JsonReader {
     check_object(root, "the file",
                  {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                   "decoder", "model"});
-    for (const char* key : {"model", "pre_tokenizer", "decoder"}) {
+    for (const char* key : {"model", "pre_tokenizer", "decoder"})
       if (!root.contains(key)) fail(Code::kCorrupt, "want the key \"{}\", found none", key);
-    }
     check_value(root, "version", "the file", {"1.0"}, kOptional);
     check_value(root, "normalizer", "the file", {nullptr}, kOptional);
     const SortedJson& sequence = root.at("pre_tokenizer");
@@ -288,14 +285,12 @@ class JsonReader {
       flag(entry, "normalized", where);  // there is no normalizer
       const SortedJson id = entry.value("id", SortedJson()), content = entry.value("content", SortedJson());
       if (!id.is_number_integer()) fail(Code::kCorrupt, "{}.id: want an integer, found {}", where, shown(id));
-      if (!content.is_string() || content == "") {
+      if (!content.is_string() || content == "")
         fail(Code::kCorrupt, "{}.content: want a string that is not empty, found {}", where, shown(content));
-      }
       added.push_back(
           {checked_id(to_int64(id), [&] { return where; }), content.get<std::string>(), flag(entry, "special", where)});
-      if (!contents.insert(added.back().content).second) {
+      if (!contents.insert(added.back().content).second)
         fail(Code::kCorrupt, "{}: want every content once, found {} again", where, shown(content));
-      }
     }
     return added;
   }

@@ -74,19 +74,17 @@ std::string golden_text(const nlohmann::json& golden) {
 
 std::string fnv(const std::vector<int32_t>& ids) {
   uint64_t hash = 0xCBF29CE484222325u;
-  for (const int32_t id : ids) {
+  for (const int32_t id : ids)
     for (int shift = 0; shift < 32; shift += 8)
       hash = (hash ^ (static_cast<uint32_t>(id) >> shift & 0xFF)) * 0x100000001B3u;
-  }
   return fmt::format("{:016x}", hash);
 }
 
 // The one token with two names decodes to its first.
 std::string canonical(std::string text) {
   const std::string_view second = "<|reserved_200018|>";
-  for (size_t at = text.find(second); at != std::string::npos; at = text.find(second)) {
+  for (size_t at = text.find(second); at != std::string::npos; at = text.find(second))
     text.replace(at, second.size(), "<|endofprompt|>");
-  }
   return text;
 }
 

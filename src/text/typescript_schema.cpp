@@ -177,9 +177,8 @@ std::string SchemaWriter::object_type(const Json& schema, size_t indent) {
   out += "{\n";
   std::unordered_set<std::string_view> required;
   if (const Json* names = find_array(schema, "required")) {
-    for (const Json& name : *names) {
+    for (const Json& name : *names)
       if (name.is_string()) required.insert(name.get_ref<const std::string&>());
-    }
   }
   const Json* properties = field_of(schema, "properties");
   if (properties != nullptr && properties->is_object()) {
@@ -192,9 +191,8 @@ std::string SchemaWriter::object_type(const Json& schema, size_t indent) {
         out += fmt::format("{}// {}\n", pad, *description);
       if (const Json* examples = find_array(value, "examples"); examples != nullptr && !examples->empty()) {
         out += pad + "// Examples:\n";
-        for (const Json& example : *examples) {
+        for (const Json& example : *examples)
           if (example.is_string()) out += fmt::format("{}// - \"{}\"\n", pad, example.get_ref<const std::string&>());
-        }
       }
       const bool is_union = find_array(value, "oneOf") != nullptr;
       is_union ? append_union_property(value, name, indent, out) : append_plain_property(value, name, indent, out);

@@ -66,11 +66,10 @@ void add_up(const Sum& sum) {
     for (size_t i = 0; i < sum.count; ++i) total[i] += float_of(static_cast<const T*>(part.from)[i]);
   for (const Sum::Part& part : sum.parts)
     for (size_t i = 0; i < sum.count; ++i)
-      if constexpr (std::is_same_v<T, float>) {
+      if constexpr (std::is_same_v<T, float>)
         static_cast<float*>(part.to)[i] = total[i];
-      } else {
+      else
         static_cast<T*>(part.to)[i] = T::from_float(total[i]);
-      }
 }
 
 }  // namespace
@@ -193,11 +192,10 @@ ncclResult_t exchange(ncclComm_t comm, std::deque<SharedMessage>& mine, std::deq
     message = theirs.front();
     theirs.pop_front();
     if (message->count != own.count) return ncclInvalidArgument;  // a card hangs
-    if (own.from != nullptr) {
+    if (own.from != nullptr)
       message->from = own.from;
-    } else {
+    else
       message->to = own.to;
-    }
     std::memcpy(message->to, message->from, own.count * sizeof(float));
     message->done = true;
     changed.notify_all();

@@ -30,25 +30,21 @@ void pack_weights(const PackArgs& args, CUstream_st* /*stream*/) {
 
 void quantize_weights(const QuantizeArgs& args, CUstream_st* /*stream*/) {
   if (!emulated_cuda().packs) return;
-  for (int64_t i = 0; i < args.rows * args.cols / kMxBlock; ++i) {
-    if (args.packing == Packing::kMxfp4) {
+  for (int64_t i = 0; i < args.rows * args.cols / kMxBlock; ++i)
+    if (args.packing == Packing::kMxfp4)
       quantize_block<MxFormat::kMxfp4>(args, WeightFormat::kMxfp4, i);
-    } else {
+    else
       quantize_block<MxFormat::kMxfp8E4m3>(args, WeightFormat::kMxfp8, i);
-    }
-  }
 }
 
 void translate_weights(const TranslateArgs& args, CUstream_st* /*stream*/) {
   if (!emulated_cuda().packs) return;
   const bool blocks = args.scales != nullptr;
-  for (int64_t i = 0; i < args.rows * args.cols / (blocks ? kMxBlock : 1); ++i) {
-    if (blocks) {
+  for (int64_t i = 0; i < args.rows * args.cols / (blocks ? kMxBlock : 1); ++i)
+    if (blocks)
       regroup_nibbles(args, i);
-    } else {
+    else
       widen(args, i);
-    }
-  }
 }
 
 }  // namespace nibble::backend::cuda

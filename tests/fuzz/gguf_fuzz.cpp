@@ -62,9 +62,8 @@ void read_model(const GgufContent& content, const GgufFields& fields) {
 void read_tokenizer(const GgufFields& fields) {
   nibble::text::TokenList list;
   for (const std::string_view token : fields.strings("tokenizer.ggml.tokens")) list.tokens.emplace_back(token);
-  for (const int64_t kind : fields.integers("tokenizer.ggml.token_type")) {
+  for (const int64_t kind : fields.integers("tokenizer.ggml.token_type"))
     list.kinds.push_back(static_cast<nibble::text::TokenKind>(kind));
-  }
   for (const std::string_view merge : fields.strings("tokenizer.ggml.merges")) list.merges.emplace_back(merge);
   const auto tokenizer = nibble::text::Tokenizer::from_list(list, "fuzz");
   const std::string text = "Hello, w\xC3\xB6rld 123";

@@ -49,11 +49,10 @@ std::vector<Token> tokens_of(const uint8_t* data, size_t size) {
     }
     if (tokens.empty() || !std::holds_alternative<std::string>(tokens.back())) tokens.emplace_back(std::string());
     auto& text = std::get<std::string>(tokens.back());
-    if (data[i] >= 0x80 && data[i] < 0x80 + kWords.size()) {
+    if (data[i] >= 0x80 && data[i] < 0x80 + kWords.size())
       text += kWords[data[i] - 0x80];
-    } else {
+    else
       text += static_cast<char>(data[i]);
-    }
   }
   return tokens;
 }

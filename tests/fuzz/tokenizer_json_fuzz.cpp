@@ -21,9 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const SpecialTokens mode : {SpecialTokens::kAsText, SpecialTokens::kAllowed}) {
       const auto ids = tokenizer.encode(text, mode);
       nibble::check(tokenizer.decode(ids) == text, "the text changed on its way");
-      for (const int32_t id : ids) {
+      for (const int32_t id : ids)
         nibble::check(mode == SpecialTokens::kAllowed || !tokenizer.is_special(id), "a special token from plain text");
-      }
     }
   } catch (const nibble::Error&) {
   }

@@ -167,34 +167,29 @@ int execute(const InspectOptions& asked) {
   Terminal terminal(options.output);
   options.model = with_files(asked.model, terminal);
   const auto [config, notes] = open_config(options.model);
-  if (options.plan) {
-    return inspect_plan(options, config, terminal);
-  }
+  if (options.plan) return inspect_plan(options, config, terminal);
   const auto [rows, numbers, becomes] = inspect(options, config);
   for (const std::string& note : notes) terminal.note(note);
   std::vector<int64_t> contexts = options.contexts;
   if (contexts.empty()) {
-    for (const int64_t context : {4096, 32768, 131072}) {
+    for (const int64_t context : {4096, 32768, 131072})
       if (context <= config.dims.max_context) contexts.push_back(context);
-    }
   }
   Json json = report(config, numbers, contexts);
   if (!becomes.empty()) json["conversions"] = becomes;
   if (!options.card.empty()) add_card(json, options, config);
   if (options.output.json) {
-    for (const ListedTensor& row : rows) {
+    for (const ListedTensor& row : rows)
       if (options.tensors)
         json["tensor_list"].push_back(
             {{"name", row.name}, {"dtype", row.dtype}, {"shape", row.shape}, {"bytes", row.bytes}});
-    }
     terminal.print_json(json);
     return kExitOk;
   }
-  if (options.tensors) {
+  if (options.tensors)
     for (const ListedTensor& row : rows)
       terminal.print(fmt::format("{:<5} {:<22} {:>13}  {}\n", row.dtype, fmt::format("[{}]", fmt::join(row.shape, ",")),
                                  row.bytes, row.name));
-  }
   terminal.print(text_report(json, terminal));
   return kExitOk;
 }

@@ -48,11 +48,10 @@ std::optional<Here> described(hub::Snapshot model, int64_t memory) {
   if (const auto other = hub::other_kind(model.name, hub::marks_of(model.path)); other && other->is_family)
     return std::nullopt;
   Here here{.quant = quant_of(model), .model = std::move(model)};
-  if (!here.model.lacks.empty()) {
+  if (!here.model.lacks.empty())
     here.verdict = "in part", here.why = "in part: lacks " + here.model.lacks;
-  } else if (!hub::fits(here.model.bytes, memory)) {
+  else if (!hub::fits(here.model.bytes, memory))
     here.verdict = "too large", here.why = "this machine has " + format_bytes(static_cast<double>(memory));
-  }
   try {
     ModelOptions options;
     options.model = here.model.path.string();
@@ -83,9 +82,8 @@ std::vector<Here> models_here(const hub::Settings& settings) {
 // The one in the cache that the name means.
 std::string cached_repo(const RemoveOptions& options, const std::optional<hub::ModelName>& name) {
   std::vector<std::string> cached;
-  for (const std::string& repo : name ? hub::repos_of(*name) : std::vector<std::string>()) {
+  for (const std::string& repo : name ? hub::repos_of(*name) : std::vector<std::string>())
     if (std::filesystem::is_directory(hub::repo_folder(options.hub.cache, repo))) cached.push_back(repo);
-  }
   if (cached.size() == 1) return cached.front();
   if (cached.empty()) {
     throw Error(Code::kInvalidRequest,

@@ -161,9 +161,8 @@ int execute(const ConvertOptions& asked) {
   ConvertOptions options = asked;
   Terminal terminal(options.output);
   options.model = with_files(asked.model, terminal);
-  if (is_gguf(options.model)) {
+  if (is_gguf(options.model))
     throw Error(Code::kInvalidRequest, "{}: want a model in safetensors, found GGUF", options.model.model);
-  }
   const ModelSource source = open_model(options.model, terminal);
   std::map<std::tuple<model::WeightRole, int>, const backend::HostWeight*> weights;
   for (const backend::HostWeight& weight : source.weights) weights[{weight.role, weight.layer}] = &weight;

@@ -94,13 +94,12 @@ class Arguments::Words {
     bool places_only = false;
     while (at_ < words_.size()) {
       const std::string& word = words_[at_++];
-      if (!places_only && word == "--") {
+      if (!places_only && word == "--")
         places_only = true;
-      } else if (!places_only && is_flag(word)) {
+      else if (!places_only && is_flag(word))
         word.starts_with("--") ? read_long(word) : read_short(word);
-      } else {
+      else
         read_place(word);
-      }
     }
   }
 
@@ -285,7 +284,7 @@ CommandWords find_command(std::span<const std::string> words) {
   CommandWords found;
   std::vector<std::string> names;
   for (const CommandText& command : command_texts()) names.emplace_back(command.name);
-  for (size_t i = 0; i < words.size() && !found.command; ++i) {
+  for (size_t i = 0; i < words.size() && !found.command; ++i)
     if (words[i] == "--version")
       found.wants_version = true;
     else if (words[i] == "--help" || words[i] == "-h")
@@ -294,7 +293,6 @@ CommandWords find_command(std::span<const std::string> words) {
       found.command = static_cast<CommandId>(it - names.begin()), found.first = i + 1;
     else
       found.unknown.push_back(words[i]);
-  }
   if (found.command || found.wants_version || found.wants_help) return found;
   constexpr std::string_view kHint = "nibble --help lists the commands";
   for (const std::string& word : found.unknown) {

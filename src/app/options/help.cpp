@@ -113,18 +113,16 @@ std::string flag_text(const FlagFacts& flag) {
 
 std::string group_text(const CommandFacts& command, HelpGroup group) {
   std::string out;
-  for (const FlagFacts& flag : command.flags) {
+  for (const FlagFacts& flag : command.flags)
     if (flag.group == group) out += flag_text(flag);
-  }
   return out;
 }
 
 std::string command_help(CommandId id, const HelpTopic& topic) {
   const CommandFacts command = facts_of(id);
   std::string usage = fmt::format("nibble {} [flags]", command.name);
-  for (const FlagFacts& flag : command.flags) {
+  for (const FlagFacts& flag : command.flags)
     if (is_place(flag)) usage += " [" + flag.names[0] + "]";
-  }
   std::string out = fmt::format("{}\n\n{}\n", command.about, usage);
   bool has_more = false;
   for (const HelpGroup group :

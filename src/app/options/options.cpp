@@ -163,11 +163,10 @@ std::variant<Command, GreetOptions, Exit> parse_words(std::vector<std::string> w
   Arguments arguments(*found.command, parts);
   if (!arguments.read(std::span(words).subspan(found.first), found.unknown))
     return Exit{kExitOk, help_text(found.command, topic)};
-  if (arguments.find("--print-config") != nullptr) {  // it runs a model
+  if (arguments.find("--print-config") != nullptr)  // it runs a model
     resolve_settings(arguments, parts, all_variables());
-  } else if (found.command == CommandId::kLoad) {
+  else if (found.command == CommandId::kLoad)
     resolve_settings(arguments, parts, {});  // serve's variables are not load's own
-  }
   if (auto* const o = std::get_if<BenchOptions>(&command); o != nullptr) {
     if (o->output.json) o->format = BenchFormat::kJson;
     o->command = typed;

@@ -119,12 +119,11 @@ LineEditor::Got LineEditor::read_edited(const std::string& what, std::string& me
 LineEditor::Got LineEditor::read_plain(const std::string& prompt, std::string& line) {
   terminal_.print(prompt);
   bool pressed = false;  // Ctrl-C
-  while (!pressed && !ended_ && typed_.find('\n') == std::string::npos) {
+  while (!pressed && !ended_ && typed_.find('\n') == std::string::npos)
     if (interrupt_.wait_readable(STDIN_FILENO))
       read_more();
     else
       pressed = true;
-  }
   if (const size_t end = typed_.find('\n'); !pressed && (end != std::string::npos || !typed_.empty())) {
     line = typed_.substr(0, end);
     typed_.erase(0, end == std::string::npos ? end : end + 1);

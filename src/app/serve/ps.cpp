@@ -70,11 +70,10 @@ std::vector<ServerRecord> recorded_servers(const fs::path& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().extension() != ".json" || !entry.is_regular_file(error)) continue;
-    if (auto record = read_record(entry.path())) {
+    if (auto record = read_record(entry.path()))
       records.push_back(std::move(*record));
-    } else {
+    else
       fs::remove(entry.path(), error);
-    }
   }
   std::ranges::sort(records, {}, [](const ServerRecord& r) { return std::pair(r.since, r.pid); });
   return records;

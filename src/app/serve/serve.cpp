@@ -352,11 +352,10 @@ class LostGroup {
   void lose(const std::string& why) {
     const std::lock_guard lock(mutex_);
     why_ = why;
-    if (serving_) {
+    if (serving_)
       kill(getpid(), SIGTERM);
-    } else if (on_card_) {  // NCCL may be waiting for who is gone
+    else if (on_card_)  // NCCL may be waiting for who is gone
       end_soon({.code = kExitIo, .within = kLostTime, .says = why});
-    }
   }
   void begin_serving() {
     const std::lock_guard lock(mutex_);

@@ -39,11 +39,10 @@ TEST(features, each_default_is_what_nobody_asked_for) {
     const bool a_value = feature->word_named(usual) != nullptr;
     for (const Word& value : feature->range.words) {
       const bool same = fingerprint(with_words(nothing, words_of(*feature, value.word))) == open;
-      if (value.word == usual) {
+      if (value.word == usual)
         EXPECT_TRUE(same) << feature->name() << " " << value.word;
-      } else if (!a_value) {
+      else if (!a_value)
         EXPECT_FALSE(same) << feature->name() << " " << value.word << " is the default, the row says another";
-      }
     }
   }
 }

@@ -47,9 +47,8 @@ std::vector<std::string> names_of(const std::string& asked, const std::optional<
 // nibble-tiny, next to the program.
 std::optional<fs::path> own_folder() {
   for (const fs::path& folder : folders_of_program()) {
-    for (const char* place : {"models", "share/nibble/models"}) {  // its sources'; installed
+    for (const char* place : {"models", "share/nibble/models"})  // its sources'; installed
       if (!hub::models_in(folder / place / kOwnName).empty()) return folder / place / kOwnName;
-    }
   }
   return std::nullopt;
 }
@@ -148,9 +147,8 @@ NamedModel find_named(const ModelOptions& options, Terminal& terminal) {
   }
   std::error_code ignored;
   const auto name = fs::exists(asked, ignored) ? std::nullopt : parsed(asked, options.hub);
-  if (!options.revision.empty() && !is_on_the_hub(name)) {
+  if (!options.revision.empty() && !is_on_the_hub(name))
     throw Error(Code::kInvalidRequest, "--revision: want a model of the Hub by its name, found {} as the model", asked);
-  }
   if (is_preset_name(options)) return {asked, names_of(asked, name, "")};
   const std::string revision = revision_of(options.revision, "", name);
   std::optional<hub::Snapshot> found = look_up(asked, options.hub, revision);

@@ -40,11 +40,10 @@ class Ahead {
 #pragma GCC unroll 8
       for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(base_ + at_ + i, 0, locality());
     };
-    if (!kFloats && near_) {
+    if (!kFloats && near_)
       each(std::integral_constant<int, 3>());
-    } else {
+    else
       each(std::integral_constant<int, 2>());
-    }
     at_ += kBytes;
   }
   // One line of the next kBytes, which are about as many: what it leaves out now and then the hardware fetches.

@@ -122,9 +122,8 @@ void multiply_bf16_strip(Tiles& tiles, Ahead& ahead, const Bf16Strip& strip) {
     const auto load = [&](auto tile, const Bf16Block* x) __attribute__((always_inline)) {
     // Four blocks ahead: no hardware follows a tile's loads in time.
 #pragma GCC unroll 16
-      for (int line = 0; line < kLaneTokens; ++line) {
+      for (int line = 0; line < kLaneTokens; ++line)
         _mm_prefetch(reinterpret_cast<const char*>(x[b + 4].values[line]), _MM_HINT_T0);
-      }
       tiles.template load<tile.value>(x[b].values, 64);
     };
     load(std::integral_constant<int, 4>(), strip.x[0]);
@@ -165,10 +164,9 @@ void multiply_bf16_format(const MultiplyPreparedArgs& args) {
   Tiles tiles;
   for (int64_t first = 0; first < blocks; first += kBf16StripBlocks) {
     const int64_t count = std::min(kBf16StripBlocks, blocks - first);
-    for (int64_t b = 0; b < count; ++b) {
+    for (int64_t b = 0; b < count; ++b)
       for (size_t v = 0; v < kLaneVectors; ++v)
         bad[v] |= decode_pairs<kFormat>(rows[v], first + b, decoded[2 * b + static_cast<int64_t>(v)]);
-    }
     for (int64_t i = 0; i < tiles_of_tokens; i += 2) {
       const bool both = i + 1 < tiles_of_tokens;
       const auto x = [&](int64_t tile) {
@@ -256,10 +254,9 @@ void store_sums(Tiles& tiles, float* out, int64_t stride) {
 template <class Tiles>
 void paired_scores(const PairedArgs& args) {
   alignas(64) std::array<uint16_t, size_t{kLaneTokens} * kPageTokens> q{};
-  for (int r = 0; r < args.rows; ++r) {
+  for (int r = 0; r < args.rows; ++r)
     for (int i = 0; i < kPageTokens; i += 32)
       _mm512_store_si512(q.data() + r * kPageTokens + i, nearest_bf16(args.a + r * args.a_stride + i));
-  }
   Tiles tiles;
   for (size_t p = 0; p < args.pages.size(); ++p) {
     zero_sums(tiles);
@@ -273,10 +270,9 @@ void paired_values(const PairedArgs& args) {
   constexpr int64_t kStride = kPairedPages * kPageTokens;
   alignas(64) std::array<uint16_t, size_t{kLaneTokens} * kStride> weights;
   std::fill(weights.begin() + args.rows * kStride, weights.end(), uint16_t{0});
-  for (int r = 0; r < args.rows; ++r) {
+  for (int r = 0; r < args.rows; ++r)
     for (int64_t i = 0; i < std::ssize(args.pages) * kPageTokens; i += 32)
       _mm512_store_si512(weights.data() + r * kStride + i, nearest_bf16(args.a + r * args.a_stride + i));
-  }
   alignas(64) std::array<float, size_t{kLaneTokens} * kPageTokens> sums;
   {
     Tiles tiles;

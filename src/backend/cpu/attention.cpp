@@ -87,9 +87,8 @@ void Attention::add_blocks(const Args& args) {
 
 void Attention::attend(std::span<const Block> blocks, const Args& args) {
   items_.clear();
-  for (size_t b = 0; b < blocks.size(); ++b) {
+  for (size_t b = 0; b < blocks.size(); ++b)
     for (int64_t i = 0; i < blocks[b].ranges; ++i) items_.push_back({b, blocks[b].first_range + i});
-  }
   // Neighbours read the same keys, or the next.
   std::sort(items_.begin(), items_.end(), [&](const Item& a, const Item& b) {
     return std::tuple(blocks[a.block].row, a.range, a.block) < std::tuple(blocks[b.block].row, b.range, b.block);
@@ -102,9 +101,8 @@ void Attention::attend(std::span<const Block> blocks, const Args& args) {
     }
   });
   pool_.parallel_for(static_cast<int64_t>(blocks.size()) * dims_.kv_heads, [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i) {
+    for (int64_t i = range.begin; i < range.end; ++i)
       join(args, blocks[static_cast<size_t>(i / dims_.kv_heads)], i % dims_.kv_heads);
-    }
   });
 }
 

@@ -82,9 +82,8 @@ class Layer {
         in.push_back({.first_token = static_cast<int32_t>(static_cast<int64_t>(r) * count),
                       .tokens = static_cast<int32_t>(count),
                       .context = static_cast<int32_t>(contexts_[r] - tokens + from + count)});
-        for (int64_t t = 0; t < count; ++t) {
+        for (int64_t t = 0; t < count; ++t)
           for (size_t i = 0; i < width; ++i) q.push_back(query(r, contexts_[r] - tokens + from + t, i));
-        }
       }
       if (fp8) round_query(q);
       attention.run({.cache = *cache_,
@@ -123,9 +122,7 @@ class Layer {
           }
           for (int64_t key = first; key <= p; ++key) {
             double sum = 0;
-            for (int64_t i = 0; i < 64; ++i) {
-              sum += q[static_cast<size_t>(i)] * at(keys_, base + key, kv, i);
-            }
+            for (int64_t i = 0; i < 64; ++i) sum += q[static_cast<size_t>(i)] * at(keys_, base + key, kv, i);
             scores.push_back(sum / 8);
           }
           const double sink = sink_of(static_cast<size_t>(h));
@@ -136,9 +133,8 @@ class Layer {
             double weight = std::exp(scores[key] - top);
             if (fp8) weight = round_weight(static_cast<float>(weight));
             total += weight;
-            for (int64_t i = 0; i < 64; ++i) {
+            for (int64_t i = 0; i < 64; ++i)
               out[static_cast<size_t>(i)] += weight * at(values_, base + first + static_cast<int64_t>(key), kv, i);
-            }
           }
           for (const double value : out) all.push_back(static_cast<float>(value / total));
         }
@@ -314,10 +310,9 @@ TEST(cpu_attention, neither_threads_nor_steps_change_a_bit) {
       const Layer layer(heads, dtype, {2 * kRange + 9, kRange + 20, 40});
       for (const int64_t window : {0, 128}) {
         const auto want = layer.attend(40, 40, window, 1);
-        for (const int64_t step : {1, 3, 16, 40}) {
+        for (const int64_t step : {1, 3, 16, 40})
           for (const int threads : {1, 3})
             EXPECT_EQ(layer.attend(40, step, window, threads), want) << step << " " << threads;
-        }
       }
     }
   }
@@ -326,9 +321,8 @@ TEST(cpu_attention, neither_threads_nor_steps_change_a_bit) {
 // Weights that are rounded to bf16 are off by 2^-9 of themselves at most, and values reach 4.
 TEST(cpu_attention, pages_in_pairs_match_double) {
   std::vector<Kernels> forms;
-  for (const IsaKernels& each : kernels_here()) {
+  for (const IsaKernels& each : kernels_here())
     if (each.kernels.int8 != nullptr && each.kernels.int8->paired != nullptr) forms.push_back(each.kernels);
-  }
   if (forms.empty()) GTEST_SKIP() << "this CPU has no AMX for bf16";
   for (const Kernels& kernels : forms) {
     for (const int64_t heads : {2, 8, 16}) {  // groups of 1, 4 and 8

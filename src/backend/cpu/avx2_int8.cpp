@@ -142,11 +142,10 @@ void multiply_group(const RowGroup& rows) {
     const int64_t whole = rows.blocks / Form::kBlocks;
     for (int64_t c = 0; c < whole; ++c) step(std::true_type(), c * Form::kBlocks, c);
     if constexpr (Form::kBlocks > 1) {
-      if (whole == 0) {
+      if (whole == 0)
         step(std::false_type(), 0, 0);
-      } else if (rows.blocks % Form::kBlocks != 0) {
+      else if (rows.blocks % Form::kBlocks != 0)
         step(std::true_type(), rows.blocks - Form::kBlocks, last_four<Form>(rows.blocks));
-      }
     }
 #pragma GCC unroll 4
     for (size_t r = 0; r < kTogether; ++r) {
@@ -336,9 +335,8 @@ void multiply_lanes(const MultiplyPreparedArgs& args) {
   const int64_t ahead_bytes = (kTileRows * row_bytes(kFormat, w.cols) + passes - 1) / passes;
   for (int64_t first = 0; first < blocks; first += Strip<Form>::kMostBlocks) {
     const Strip<Form> strip{decoded, first, std::min(Strip<Form>::kMostBlocks, blocks - first), ahead_bytes};
-    for (int64_t b = 0; b < strip.blocks; ++b) {
+    for (int64_t b = 0; b < strip.blocks; ++b)
       for (size_t v = 0; v < kLaneVectors; ++v) decode_lanes<kFormat>(rows[v], first + b, v, decoded[b]);
-    }
     for (int t = 0; t < args.tokens; t += 2) {
       (t + 1 < args.tokens ? multiply_strip<Form, 2> : multiply_strip<Form, 1>)(strip, args.x.data() + t, ahead,
                                                                                 sums.data() + t * kTileRows);

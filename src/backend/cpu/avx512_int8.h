@@ -45,9 +45,8 @@ struct Int8Block {
 inline Int8Block quantise(const float* x) {
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
   const float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-  if (_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0) {
+  if (_mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0)
     return {_mm_setzero_si128(), _mm_setzero_si128(), std::numeric_limits<float>::quiet_NaN()};
-  }
   const __m512 inverse = _mm512_set1_ps(most > 0 ? 127.0f / most : 0.0f);
   const auto bytes = [&](__m512 v) __attribute__((always_inline)) {
     return _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(v, inverse)));

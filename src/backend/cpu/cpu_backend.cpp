@@ -103,9 +103,8 @@ class CpuBackend final : public Backend {
   }
 
   void copy_page(const PageCopy& copy) override {
-    for (size_t l = 0; l < kv_.size(); ++l) {
+    for (size_t l = 0; l < kv_.size(); ++l)
       if (config_.layer_kinds[l] == copy.kind) kv_[l].copy(copy.from, copy.to);
-    }
   }
 
   void begin(const StepArgs& step) override {

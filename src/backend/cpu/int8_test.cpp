@@ -58,10 +58,9 @@ TEST_P(Int8Products, are_those_of_the_rounded_activations) {
     for (const int64_t cols : {32, 64, 96, 128, 160, 512, 2880, 4096}) {
       const int rows = cols == 2880 ? 31 : cols == 96 ? 20 : 6;
       const Sample w(format, cols, rows, 9);
-      for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 33, 64}) {
+      for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 33, 64})
         for (const TokenTiles* tiles : forms(format, tokens))
           ASSERT_NO_FATAL_FAILURE(expect_product(*kernels_, w, inputs(cols, tokens), tiles));
-      }
     }
   }
 }
@@ -69,10 +68,9 @@ TEST_P(Int8Products, are_those_of_the_rounded_activations) {
 TEST_P(Int8Products, of_every_count_of_rows_and_of_the_most_tokens) {
   for (const WeightFormat format : kInt8Formats) {
     for (const int rows : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 25, 32}) {
-      for (const int tokens : {1, 4, 65, kTileTokens}) {
+      for (const int tokens : {1, 4, 65, kTileTokens})
         for (const TokenTiles* tiles : forms(format, tokens))
           ASSERT_NO_FATAL_FAILURE(expect_product(*kernels_, Sample(format, 96, rows, 3), inputs(96, tokens), tiles));
-      }
     }
   }
 }
@@ -119,11 +117,9 @@ TEST_P(Int8Products, show_activations_that_are_not_finite) {
     if (format == WeightFormat::kMxfp4) nan_scale.scales[1] = 255;
     if (format == WeightFormat::kGgmlMxfp4) nan_scale.values[17] = 255;
     if (format == WeightFormat::kGgmlQ8) nan_scale.values[34] = nan_scale.values[35] = 0x7f;
-    for (const int tokens : {1, 3, 8, 16}) {
-      for (const TokenTiles* tiles : forms(format, tokens)) {
+    for (const int tokens : {1, 3, 8, 16})
+      for (const TokenTiles* tiles : forms(format, tokens))
         EXPECT_TRUE(std::isnan(multiply_int8(*kernels_, nan_scale, inputs(96, tokens), tiles)[0]));
-      }
-    }
   }
 }
 

@@ -52,11 +52,9 @@ class EmulatedTiles {
     for (size_t m = 0; m < kShapes.rows[kSums]; ++m) {
       for (size_t n = 0; n < kShapes.row_bytes[kSums] / 4u; ++n) {
         std::array<float, 2> sums{};  // of even and odd values
-        for (size_t k = 0; k < kShapes.rows[kW]; ++k) {
-          for (size_t i = 0; i < 2; ++i) {
+        for (size_t k = 0; k < kShapes.rows[kW]; ++k)
+          for (size_t i = 0; i < 2; ++i)
             sums[i] += bf16(tiles_[kX][m].data() + 4 * k + 2 * i) * bf16(tiles_[kW][k].data() + 4 * n + 2 * i);
-          }
-        }
         float sum = 0;
         std::memcpy(&sum, tiles_[kSums][m].data() + 4 * n, 4);
         sum += sums[0] + sums[1];
@@ -150,9 +148,7 @@ TEST(paired_products, match_double_in_tiles_and_emulated) {
               score += a[r * 2 * kWide + k] * at(p, k, n);
               both += a[r * 2 * kWide + p * kWide + k] * at(p, k, n);
             }
-            if (r < static_cast<size_t>(rows)) {
-              ASSERT_NEAR(scores[(r * 2 + p) * kWide + n], score, 1e-4);
-            }
+            if (r < static_cast<size_t>(rows)) ASSERT_NEAR(scores[(r * 2 + p) * kWide + n], score, 1e-4);
           }
           ASSERT_NEAR(values[r * kWide + n], r < static_cast<size_t>(rows) ? both : 7.0, 1e-4) << r << " " << n;
         }

@@ -132,11 +132,10 @@ TEST_P(CpuKernels, extreme_scales_and_codes_that_are_nan_keep_their_values) {
       std::vector<float> x(32, 0.0f);
       x[3] = 0.5f;
       const float want = w.plain[3] * 0.5f, got = multiply(kernels, w, {x})[0];
-      if (scale == 255) {
+      if (scale == 255)
         EXPECT_TRUE(std::isnan(got)) << kernels.name << " " << name_of(format);
-      } else {
+      else
         EXPECT_EQ(got, want) << kernels.name << " " << name_of(format) << " " << scale;
-      }
     }
   }
   Sample w(WeightFormat::kMxfp8, 32, 1, 3);
@@ -323,11 +322,10 @@ TEST(cpu_kernels, an_instruction_set_that_is_missing_is_refused_by_name) {
   for (const CpuIsa isa : kCpuIsas) {
     if (isa == CpuIsa::kAuto) continue;
     const auto found = std::find_if(here.begin(), here.end(), [&](const IsaKernels& each) { return each.isa == isa; });
-    if (found == here.end()) {
+    if (found == here.end())
       EXPECT_THROW((void)kernels_for(isa), Error);
-    } else {
+    else
       EXPECT_EQ(kernels_for(isa).name, found->kernels.name);
-    }
   }
   EXPECT_EQ(kernels_for(CpuIsa::kAuto).name, here.front().kernels.name);
   EXPECT_EQ(here.back().isa, CpuIsa::kBaseline);

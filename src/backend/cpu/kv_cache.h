@@ -167,9 +167,8 @@ class KvCache {
   [[nodiscard]] int64_t page_bytes() const { return page_bytes_; }
 
   void copy(int32_t from, int32_t to) {
-    for (const KvPart part : {KvPart::kKeys, KvPart::kValues}) {
+    for (const KvPart part : {KvPart::kKeys, KvPart::kValues})
       std::memcpy(at(part, to, 0), at(part, from, 0), static_cast<size_t>(dims_.kv_heads * page_bytes()));
-    }
   }
 
   // NaN everywhere: reading what was never written shows. For tests.

@@ -92,14 +92,11 @@ void Linear::prepare(Vectors<const float> x, std::span<const Group> groups, Acti
   form_ = activations == Activations::kInt8 && int8_serves(format) ? Form::kInt8 : Form::kFloat;
   if (form_ == Form::kInt8) return prepare_int8(x, groups);
   const bool arrange = kernels_.arranges(format);
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count; ++i)
     float_rows_[static_cast<size_t>(i)] = arrange ? arranged_.as<float>() + i * cols : x[i].data();
-  }
   if (!arrange) return;
   pool_.parallel_for(count, [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      kernels_.arrange(format, x[i], arranged_.as<float>() + i * cols);
-    }
+    for (int64_t i = range.begin; i < range.end; ++i) kernels_.arrange(format, x[i], arranged_.as<float>() + i * cols);
   });
 }
 
@@ -135,9 +132,8 @@ void Linear::prepare_int8(Vectors<const float> x, std::span<const Group> groups)
   if (as_alone_) most_in_rows = std::min<int64_t>(most_in_rows, kernels_.int8->alike_tokens);
   for (int64_t i = 0; most_in_rows > 0 && i < count; ++i) int8_rows_[static_cast<size_t>(i)] = rows + i * row_size;
   pool_.parallel_for(most_in_rows > 0 ? count : 0, [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i) {
+    for (int64_t i = range.begin; i < range.end; ++i)
       kernels_.int8->prepare_row(format, x[i], most_in_rows, rows + i * row_size);
-    }
   });
   const int64_t blocks = cols / kMxBlock;
   pool_.parallel_for(tile_count * blocks, [&](IndexRange range) {

@@ -35,9 +35,8 @@ void Moe::route(std::span<const int32_t> ids, std::span<const float> weights) {
     expert.tokens.push_back(static_cast<int32_t>(static_cast<int64_t>(slot) / dims_.topk));
   }
   hit_.clear();
-  for (auto e = static_cast<int>(own_.first); e < own_.end(); ++e) {
+  for (auto e = static_cast<int>(own_.first); e < own_.end(); ++e)
     if (!experts_[static_cast<size_t>(e)].slots.empty()) hit_.push_back(e);
-  }
 }
 
 void Moe::run(const ExpertWeights& w, float* x, float* hidden, float* delta) {

@@ -110,9 +110,8 @@ struct DotPanel {
 
   static void multiply(const StripArgs<DotPanel>& args) {
     pack(args);
-    for (int row = 0; row < args.rows; row += 8) {
+    for (int row = 0; row < args.rows; row += 8)
       with_count<kTokens>(args.tokens, [&](auto count) { multiply_eight<decltype(count)::value>(args, row); });
-    }
   }
 };
 

@@ -72,10 +72,9 @@ void multiply_lanes(const MultiplyPreparedArgs& args) {
   const int64_t ahead_bytes = (w.rows * row_bytes(kFormat, w.cols) + passes - 1) / passes;
   for (int64_t first = 0; first < blocks; first += kStripBlocks) {
     const int64_t count = std::min(kStripBlocks, blocks - first);
-    for (int64_t b = 0; b < count; ++b) {
+    for (int64_t b = 0; b < count; ++b)
       for (int r = 0; r < rows; r += 4)
         Panel::template decode<kFormat>(fours[static_cast<size_t>(r / 4)], first + b, r, decoded[b]);
-    }
     for (int t = 0; t < args.tokens; t += Panel::kTokens) {
       ahead.advance(ahead_bytes);
       Panel::multiply({.w = decoded,

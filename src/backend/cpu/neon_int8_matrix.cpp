@@ -119,9 +119,8 @@ struct MatrixPanel {
 
   static void multiply(const StripArgs<MatrixPanel>& args) {
     pack(args);
-    for (int row = 0; row < args.rows; row += 4) {
+    for (int row = 0; row < args.rows; row += 4)
       with_count<kPairs>((args.tokens + 1) / 2, [&](auto count) { multiply_four<decltype(count)::value>(args, row); });
-    }
   }
 };
 

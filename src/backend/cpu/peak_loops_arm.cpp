@@ -16,9 +16,8 @@ __attribute__((target("arch=armv8.2-a+dotprod"))) float int8_dotprod(int64_t rou
   int32x4_t sum[kChains];
   for (int32x4_t& s : sum) s = vdupq_n_s32(0);
   const int8x16_t a = vdupq_n_s8(1);
-  for (int64_t i = 0; i < rounds; ++i) {
+  for (int64_t i = 0; i < rounds; ++i)
     for (int32x4_t& s : sum) s = vdotq_s32(s, a, a);
-  }
   for (const int32x4_t& s : sum) sum[0] = vaddq_s32(sum[0], s);
   return static_cast<float>(vgetq_lane_s32(sum[0], 0));
 }
@@ -27,9 +26,8 @@ __attribute__((target("arch=armv8.2-a+i8mm"))) float int8_i8mm(int64_t rounds) {
   int32x4_t sum[kChains];
   for (int32x4_t& s : sum) s = vdupq_n_s32(0);
   const int8x16_t a = vdupq_n_s8(1);
-  for (int64_t i = 0; i < rounds; ++i) {
+  for (int64_t i = 0; i < rounds; ++i)
     for (int32x4_t& s : sum) s = vmmlaq_s32(s, a, a);
-  }
   for (const int32x4_t& s : sum) sum[0] = vaddq_s32(sum[0], s);
   return static_cast<float>(vgetq_lane_s32(sum[0], 0));
 }

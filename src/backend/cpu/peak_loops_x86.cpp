@@ -18,9 +18,8 @@ __attribute__((target("avx512f,avx512bf16"))) float bf16_avx512(int64_t rounds) 
   for (__m512& s : sum) s = _mm512_setzero_ps();
   const __m512 bits = _mm512_set1_ps(0x1p-8f);
   const auto a = reinterpret_cast<const __m512bh&>(bits);
-  for (int64_t i = 0; i < rounds; ++i) {
+  for (int64_t i = 0; i < rounds; ++i)
     for (__m512& s : sum) s = _mm512_dpbf16_ps(s, a, a);
-  }
   for (const __m512& s : sum) sum[0] = _mm512_add_ps(sum[0], s);
   return _mm512_cvtss_f32(sum[0]);
 }
@@ -29,9 +28,8 @@ __attribute__((target("avx512f,avx512vnni"))) float int8_avx512(int64_t rounds) 
   __m512i sum[kChains];
   for (__m512i& s : sum) s = _mm512_setzero_si512();
   const __m512i a = _mm512_set1_epi8(1);
-  for (int64_t i = 0; i < rounds; ++i) {
+  for (int64_t i = 0; i < rounds; ++i)
     for (__m512i& s : sum) s = _mm512_dpbusd_epi32(s, a, a);
-  }
   for (const __m512i& s : sum) sum[0] = _mm512_add_epi32(sum[0], s);
   return static_cast<float>(_mm512_cvtsi512_si32(sum[0]));
 }
@@ -55,9 +53,8 @@ __attribute__((target("avx2"))) float int8_avx_vnni(int64_t rounds) {
   __m256i sum[kChains];
   for (__m256i& s : sum) s = _mm256_setzero_si256();
   const __m256i a = _mm256_set1_epi8(1);
-  for (int64_t i = 0; i < rounds; ++i) {
+  for (int64_t i = 0; i < rounds; ++i)
     for (__m256i& s : sum) asm volatile("%{vex%} vpdpbusd %1, %1, %0" : "+x"(s) : "x"(a));
-  }
   for (const __m256i& s : sum) sum[0] = _mm256_add_epi32(sum[0], s);
   return static_cast<float>(_mm256_cvtsi256_si32(sum[0]));
 }

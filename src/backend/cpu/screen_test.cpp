@@ -96,9 +96,7 @@ class Head {
       std::vector<TokenLogit> among;
       for (const int32_t row : found) {
         const size_t at = t * kHeadRows + static_cast<size_t>(row);
-        if (!want.empty()) {
-          EXPECT_EQ(logits[at], want[at]) << "row " << row;
-        }
+        if (!want.empty()) EXPECT_EQ(logits[at], want[at]) << "row " << row;
         among.push_back({logits[at], row});
       }
       tokens.push_back(sample_among(among, draws[t]));

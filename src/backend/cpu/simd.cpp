@@ -74,9 +74,7 @@ void decode_q8(const uint8_t* values, int64_t n, float* out) {
 }
 
 void decode_mxfp8(const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) {
-    out[i] = mx_decode(MxFormat::kMxfp8E4m3, codes[i], E8m0{scales[i / kMxBlock]});
-  }
+  for (int64_t i = 0; i < n; ++i) out[i] = mx_decode(MxFormat::kMxfp8E4m3, codes[i], E8m0{scales[i / kMxBlock]});
 }
 
 // Where a block's 16 bytes of codes and its scale are, and which values its nibbles are. A plain loop: only CPUs
@@ -267,9 +265,8 @@ void accumulate_some(const AccumulateArgs& args, int row) {
 template <class B>
 void accumulate_all(const AccumulateArgs& args) {
   int row = 0;
-  if constexpr (HWY_TARGET == HWY_AVX3) {  // 32 registers
+  if constexpr (HWY_TARGET == HWY_AVX3)  // 32 registers
     for (; row + 8 <= args.rows; row += 8) accumulate_some<8, B>(args, row);
-  }
   for (; row + 4 <= args.rows; row += 4) accumulate_some<4, B>(args, row);
   for (; row < args.rows; ++row) accumulate_some<1, B>(args, row);
 }
@@ -327,9 +324,8 @@ void swiglu(const SwigluArgs& args) {
     return hn::Mul(hn::Div(glu, hn::Add(one, e)), hn::Add(line, one));
   };
   int64_t i = 0;
-  for (; i + lanes() <= args.n; i += lanes()) {
+  for (; i + lanes() <= args.n; i += lanes())
     hn::StoreU(step(load(args.gate + i), load(args.up + i)), F(), args.out + i);
-  }
   for (; i < args.n; ++i) args.out[i] = hn::GetLane(step(hn::Set(F(), args.gate[i]), hn::Set(F(), args.up[i])));
 }
 
@@ -359,9 +355,8 @@ float multiply_add(int64_t rounds) {
   V sum[kChains];
   for (int n = 0; n < kChains; ++n) sum[n] = hn::Set(F(), static_cast<float>(n));
   const V a = hn::Set(F(), 0.5f), b = hn::Set(F(), 1.5f);
-  for (int64_t i = 0; i < rounds; ++i) {
+  for (int64_t i = 0; i < rounds; ++i)
     for (V& s : sum) s = hn::MulAdd(s, a, b);
-  }
   for (int n = 1; n < kChains; ++n) sum[0] = hn::Add(sum[0], sum[n]);
   return hn::GetLane(sum[0]);
 }

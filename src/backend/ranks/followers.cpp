@@ -27,13 +27,12 @@ class Follower {
     group_.send(0, FrameType::kReady);
     while (true) {
       std::optional<Frame> frame = next();
-      if (!frame) {
+      if (!frame)
         draw_all();
-      } else if (frame->type == FrameType::kEnd) {
+      else if (frame->type == FrameType::kEnd)
         return;
-      } else {
+      else
         obey(std::move(*frame));
-      }
     }
   }
 

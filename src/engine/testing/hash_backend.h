@@ -112,9 +112,8 @@ inline Alone expect_alone(const Request& request, int64_t window, int64_t max_co
   while (static_cast<int64_t>(alone.tokens.size()) < request.max_tokens) {
     const bool filled = request.mask && request.mask->fill(mask);
     if (!filled) std::fill(mask.begin(), mask.end(), ~0u);
-    if (static_cast<int64_t>(alone.tokens.size()) < request.min_tokens) {
+    if (static_cast<int64_t>(alone.tokens.size()) < request.min_tokens)
       for (const int32_t id : request.stop_ids) mask[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
-    }
     const backend::DrawnToken drawn =
         fake_draw(state_of(all, window, wide), {.params = &request.sampling,
                                                 .position = static_cast<int64_t>(all.size()),
@@ -286,9 +285,8 @@ class FakeBackend final : public backend::Backend {
     seconds = std::max(seconds, ends_[static_cast<size_t>(ticket) % ends_.size()]);
     fault_in_wait |= calls_to_fault == 0;
     fault();
-    for (auto& [of, drawn] : results_) {
+    for (auto& [of, drawn] : results_)
       if (of == ticket) return drawn;
-    }
     check(false, "a ticket was given");
     return {};
   }
@@ -397,9 +395,8 @@ class ResidueMask final : public TokenMask {
   bool fill(std::span<uint32_t> mask) override {
     if (last_ % 5 == 4) return false;
     std::fill(mask.begin(), mask.end(), 0u);
-    for (int32_t token = 0; token < kVocab - 1; ++token) {
+    for (int32_t token = 0; token < kVocab - 1; ++token)
       if ((token + last_) % classes_ == 0) mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
-    }
     return true;
   }
   void accept(int32_t token) override {

@@ -62,9 +62,8 @@ inline void check_pages(const PagePool& pool, const PrefixCache& cache, std::spa
   cache.check_integrity(holders);
   for (const SequencePages* const pages : of) {
     for (const LayerKind kind : cache.kinds()) {
-      for (size_t p = pages->nodes.size(); p < pages->ids[kind].size(); ++p) {
+      for (size_t p = pages->nodes.size(); p < pages->ids[kind].size(); ++p)
         if (pages->ids[kind][p] >= 0) ++holders[kind][static_cast<size_t>(pages->ids[kind][p])];
-      }
     }
   }
   for (const LayerKind kind : cache.kinds()) {

@@ -32,13 +32,11 @@ namespace {
 std::vector<BenchRow> plan_rows(const BenchOptions& options) {
   std::vector<BenchRow> rows;
   for (const int64_t depth : options.depths) {
-    for (const int64_t prompt : options.prompts) {
+    for (const int64_t prompt : options.prompts)
       if (prompt > 0) rows.push_back({.prompt = prompt, .depth = depth});
-    }
     for (const int64_t generate : options.generates) {
-      for (const int64_t batch : options.batches) {
+      for (const int64_t batch : options.batches)
         if (generate > 0) rows.push_back({.generate = generate, .depth = depth, .batch = static_cast<int>(batch)});
-      }
     }
   }
   if (rows.empty()) throw Error(Code::kInvalidRequest, "want -p or -n above 0, found nothing to measure");
@@ -304,11 +302,10 @@ int compare_files(const BenchOptions& options) {
           fmt::format("\n# {}\n{}", markdown_cell(result->name), metadata_section(value_at(result->json, "metadata")));
     write_report(options.report, page);
   }
-  if (options.output.json || options.format == BenchFormat::kJson) {
+  if (options.output.json || options.format == BenchFormat::kJson)
     terminal.print_json(comparison_json(comparison, a, b));
-  } else {
+  else
     terminal.print(text);
-  }
   return kExitOk;
 }
 
@@ -391,9 +388,8 @@ int execute(const BenchOptions& asked) {
   terminal.end_progress();
   const bool interrupted = done < rows.size();
   rows.resize(done);
-  for (const BenchRow& row : rows) {
+  for (const BenchRow& row : rows)
     if (const std::string note = clock_note(row); !note.empty()) tell("\n" + note);
-  }
   if (const std::string warning = slow_clock(peaks.device, rows); !warning.empty()) terminal.note(warning);
   for (size_t i = 0; options.profile && i < done; ++i) {
     tell(bench.profiles()[i].table);

@@ -131,9 +131,7 @@ TEST(bench_speculation, recorded_texts_are_replayed_place_by_place) {
   for (size_t at = 0; at < 40; ++at) {
     engine::Draft draft;
     proposer.propose({.id = 1, .tokens = said, .prompt_tokens = 40, .shares = true}, 4, draft);
-    if (at == 10) {
-      EXPECT_EQ(right_of(draft, answers[0], at), 4);
-    }
+    if (at == 10) EXPECT_EQ(right_of(draft, answers[0], at), 4);
     if (at == 18) {
       EXPECT_EQ(draft.tokens.size(), 4u);
       EXPECT_EQ(right_of(draft, answers[0], at), 2) << "up to what was changed";

@@ -147,11 +147,10 @@ void AnswerReader::end() {
 }
 
 void AnswerReader::token(double now) {
-  if (outcome_.events++ == 0) {
+  if (outcome_.events++ == 0)
     outcome_.first = now;
-  } else {
+  else
     outcome_.gaps.push_back(static_cast<float>(now - outcome_.last));
-  }
   outcome_.last = now;
 }
 

@@ -284,9 +284,7 @@ TEST(HttpRequests, turns_of_a_conversation_follow_each_other) {
   for (size_t i = 0; i < outcomes.size(); ++i) {
     EXPECT_EQ(outcomes[i].turn, i == 5 ? 0 : static_cast<int>(i % kTurns));
     EXPECT_EQ(outcomes[i].ok(), i != 4 && i != 5) << i;
-    if (i % kTurns > 0 && outcomes[i].ok()) {
-      EXPECT_GE(outcomes[i].sent, outcomes[i - 1].done + 1e-3);
-    }
+    if (i % kTurns > 0 && outcomes[i].ok()) EXPECT_GE(outcomes[i].sent, outcomes[i - 1].done + 1e-3);
   }
   EXPECT_FALSE(outcomes[5].ended);  // behind the one that failed
   EXPECT_EQ(ended[1], 2U);

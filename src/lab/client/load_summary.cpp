@@ -174,11 +174,9 @@ std::string latency_table(std::span<const LoadSummary> points) {
   std::string out =
       "| concurrency | latency, ms |     mean |      p50 |      p90 |      p99 |\n| ----------: | :---------- | -------: | "
       "-------: | -------: | -------: |\n";
-  for (const LoadSummary& s : points) {
-    for (const auto& [name, spread] : {std::pair{"TTFT", s.ttft}, {"TPOT", s.tpot}, {"ITL", s.itl}, {"E2E", s.e2e}}) {
+  for (const LoadSummary& s : points)
+    for (const auto& [name, spread] : {std::pair{"TTFT", s.ttft}, {"TPOT", s.tpot}, {"ITL", s.itl}, {"E2E", s.e2e}})
       out += fmt::format("| {:>11} | {:<11} |{}", point_name(s), name, spread_cells(spread, 8));
-    }
-  }
   return out;
 }
 

@@ -351,11 +351,10 @@ int execute(const PredictOptions& asked) {
                     {"long_us", link.long_us},
                     {"long_bytes_per_s", link.long_bytes_per_s},
                     {"rank_us", link.rank_us}};
-  if (options.output.json) {
+  if (options.output.json)
     terminal.print_json(json);
-  } else {
+  else
     terminal.print(predict_markdown(json));
-  }
   return kExitOk;
 }
 

@@ -87,11 +87,10 @@ std::vector<MeasuredRow> rows_of(const NamedResult& result, const std::string& k
   try {
     for (const ResultJson& row : result.json.at("rows")) {
       rows.push_back(kind == "bench" ? bench_row(row) : load_row(row));
-      for (const Metric& metric : rows.back().metrics) {
+      for (const Metric& metric : rows.back().metrics)
         if (metric.values.empty() ||
             std::ranges::any_of(metric.values, [](double v) { return !(v > 0 && v < kMostRate); }))
           throw Error(Code::kInvalidRequest, "{}: {}: want {} above 0", result.name, rows.back().name, metric.name);
-      }
     }
   } catch (const ResultJson::exception& e) {
     throw Error(Code::kInvalidRequest, "{}: a row is not one of nibble {}: {}", result.name, kind,

@@ -118,11 +118,10 @@ Metadata device_of(const backend::DevicePeaks& peaks, const backend::RunConfig& 
 Metadata model_of(const ModelSource& source, const ModelOptions& options) {
   Metadata model = {{"name", options.name}, {"sha256", nullptr}, {"dummy_seed", nullptr}};
   const std::vector<MappedSource> files = source.mapped_files();
-  if (files.empty()) {
+  if (files.empty())
     model["dummy_seed"] = options.dummy_seed;
-  } else {
+  else
     model["sha256"] = hash_of(files);
-  }
   return model;
 }
 

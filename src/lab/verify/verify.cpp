@@ -168,11 +168,10 @@ ResultOrigin origin_of(const VerifyOptions& o, double startup_seconds) {
 // Level 5, first part: before the other levels, whose memory would count too.
 void measure_regression(const VerifyOptions& o, const VerifySubject& subject, Verification& result,
                         Terminal& terminal) {
-  if (o.baseline.empty() && !o.save_baseline.empty()) {
+  if (o.baseline.empty() && !o.save_baseline.empty())
     result.baseline.why_none = "this run is to be one: --save-baseline";
-  } else {
+  else
     result.baseline = find_baseline(o.baseline, baseline_folders(), result.metadata);
-  }
   if (!result.baseline.result && o.save_baseline.empty()) return;  // nobody asked for the figures
   terminal.status("measuring for level 5");
   result.checks.begin(VerifyLevel::kRegression);
@@ -332,19 +331,17 @@ int execute(const VerifyOptions& options) {
     }
     if (!options.report.empty()) keep_report(options.report, result, false);
   });
-  if (options.base_url.empty()) {
+  if (options.base_url.empty())
     verify_process(options, result, terminal);
-  } else {
+  else
     verify_server(options, result, terminal);
-  }
   terminal.end_progress();
   const std::vector<VerifyCheck>& checks = result.checks.all();
   if (!options.report.empty()) keep_report(options.report, result, true);
-  if (options.output.json) {
+  if (options.output.json)
     terminal.print_json(json_of(result, true));
-  } else {
+  else
     terminal.print(fmt::format("{}\n{}\n{}\n", features_section(result), verify_summary(checks), verify_times(checks)));
-  }
   if (!options.save_baseline.empty()) save_baseline(options.save_baseline, result);
   return result.checks.failed() ? kExitFailure : kExitOk;
 }

@@ -67,11 +67,10 @@ class Tensors {
   }
 
   void refuse_others() const {
-    for (const TensorEntry& entry : files_.entries()) {
+    for (const TensorEntry& entry : files_.entries())
       if (!taken_.contains(entry.name))
         throw Error(Code::kCorrupt, "{}: {}: want no such tensor in a head of this config.json, found {}", where_,
                     entry.name, checkpoint::describe(entry.tensor.dtype, entry.tensor.shape));
-    }
   }
 
  private:

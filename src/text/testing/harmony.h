@@ -94,15 +94,13 @@ inline Conversation conversation_of(const Json& messages) {
     message.recipient = optional_string(json, "recipient");
     message.channel = optional_string(json, "channel");
     if (const auto type = optional_string(json, "content_type")) message.content_type = content_type_of(*type);
-    for (const Json& part : json.at("content")) {
-      if (part.is_string()) {
+    for (const Json& part : json.at("content"))
+      if (part.is_string())
         message.content.emplace_back(part.get<std::string>());
-      } else if (part.contains("system")) {
+      else if (part.contains("system"))
         message.content.emplace_back(system_of(part.at("system")));
-      } else {
+      else
         message.content.emplace_back(developer_of(part.at("developer")));
-      }
-    }
     out.messages.push_back(std::move(message));
   }
   return out;
@@ -115,27 +113,22 @@ struct Rendered {
 inline Rendered rendered(const Json& golden) {
   Rendered out;
   out.ids = golden.at("ids").get<std::vector<int32_t>>();
-  for (const Json& piece : golden.at("pieces")) {
-    if (piece.is_string()) {
+  for (const Json& piece : golden.at("pieces"))
+    if (piece.is_string())
       out.pieces.emplace_back(piece.get<std::string>());
-    } else {
+    else
       out.pieces.emplace_back(harmony_ids().special_of(piece.get<int32_t>()).value());
-    }
-  }
   return out;
 }
 
 // Neighbouring texts joined.
 inline std::vector<Segment> joined(const std::vector<Segment>& segments) {
   std::vector<Segment> out;
-  for (const Segment& segment : segments) {
-    if (!out.empty() && std::holds_alternative<std::string>(segment) &&
-        std::holds_alternative<std::string>(out.back())) {
+  for (const Segment& segment : segments)
+    if (!out.empty() && std::holds_alternative<std::string>(segment) && std::holds_alternative<std::string>(out.back()))
       std::get<std::string>(out.back()) += std::get<std::string>(segment);
-    } else {
+    else
       out.push_back(segment);
-    }
-  }
   return out;
 }
 

@@ -343,11 +343,10 @@ __device__ void walk_keys(const AttentionArgs& args, const DecodeUnit& unit, uin
   if (late) ptx::async_commit();
   own.share(query);
   for (int i = 0; steps.has(i); ++i) {
-    if (late) {
+    if (late)
       ptx::async_wait<0>();
-    } else {
+    else
       ptx::async_wait<kAhead - 1>();
-    }
     __syncwarp();  // everybody's copies have landed, and nobody reads the stage that is filled next
     steps.issue(i + kAhead);
     add_step<Tile>(steps.stage(i), steps.first_key(i), steps.keys.last, q, state);

@@ -27,13 +27,12 @@ void emulate_decode(const emulation::Launch& launch, const AttentionArgs& args, 
     ASSERT_EQ(emulation::run(launch, [&] { any_attend_decode<decltype(tile)>(args); }), "");
   };
   constexpr DecodeRing kLarge = kDecodeRing, kSmall = kSmallDecodeRing, kLone = kLoneDecodeRing;
-  if (plan.ring == kLarge) {
+  if (plan.ring == kLarge)
     run(DecodeTile<Kv, kLarge.warps, kLarge.stages>{});
-  } else if (plan.ring == kSmall) {
+  else if (plan.ring == kSmall)
     run(DecodeTile<Kv, kSmall.warps, kSmall.stages>{});
-  } else {
+  else
     run(DecodeTile<Kv, kLone.warps, kLone.stages>{});
-  }
 }
 
 using KvBf16 = PageRow<KvDtype::kBf16>;

@@ -267,9 +267,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kCtas)
   uint32_t q[Tile::kRowTiles][kDimSteps][4];
   PrefillState state[Tile::kRowTiles];
 #pragma unroll
-  for (int m = 0; m < Tile::kRowTiles; ++m) {
-    load_queries<Kv>(args, tile, rows_of<Tile>(args, tile, m), q[m]);
-  }
+  for (int m = 0; m < Tile::kRowTiles; ++m) load_queries<Kv>(args, tile, rows_of<Tile>(args, tile, m), q[m]);
   walk_pages<Tile>(args, tile, ptx::shared_address(smem),
                    [&](uint32_t stage, int first_key) { add_keys<Tile>(args, tile, stage, first_key, q, state); });
 #pragma unroll

@@ -48,11 +48,10 @@ __device__ __forceinline__ void store_head(const AttentionArgs& args, bool mine,
     float* const to = args.out + (token * args.heads + query_head) * kHeadDim;
 #pragma unroll
     for (int j = 0; j < kDimTiles; ++j) {
-      if constexpr (kPairs) {
+      if constexpr (kPairs)
         *reinterpret_cast<float2*>(to + Kv::out_dim(j, t, 0)) = {out[j][0], out[j][1]};
-      } else {
+      else
         for (int i = 0; i < 2; ++i) to[Kv::out_dim(j, t, i)] = out[j][i];
-      }
     }
     return;
   }

@@ -80,11 +80,10 @@ void PeerComm::push(const DeltaValues& values, const Launch& on) const {
                                 .into = values.into == nullptr ? nullptr : values.into + at,
                                 .words = std::min(words - at, links_.push.shape.words)};
     const Plan plan = plan_push(args.words, sms_, ranks_on_card_);
-    if (values.parts == nullptr) {
+    if (values.parts == nullptr)
       PushReduce::launch(args, values.type, plan, on);
-    } else {
+    else
       PushCombine::launch({args, {*values.parts, at / kVectorWords}}, plan, on);
-    }
   }
 }
 

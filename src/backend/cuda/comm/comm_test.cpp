@@ -102,9 +102,7 @@ class CommTest : public CudaTest {
         const DeltaValues own = rounds.of_round(values[rank].get(), round);
         ranks.end(rank).reduce_by(way, own, on);
         const SumPlan plan = ranks.end(rank).reduce_plan(own);
-        if (plan.way == way) {
-          EXPECT_EQ(counts, (LaunchCounts{{plan.kernel.name, plan.launches}}));
-        }
+        if (plan.way == way) EXPECT_EQ(counts, (LaunchCounts{{plan.kernel.name, plan.launches}}));
       });
     ranks.wait();
     ranks.each([&](size_t rank) { EXPECT_TRUE(values[rank].host() == rounds.sums) << "rank " << rank; });

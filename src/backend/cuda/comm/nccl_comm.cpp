@@ -92,11 +92,10 @@ class NcclComm final : public Comm {
     meet();
   }
   ~NcclComm() override {
-    if (abandons_.joinable()) {
+    if (abandons_.joinable())
       abandons_.join();
-    } else if (comm_ != nullptr) {
+    else if (comm_ != nullptr)
       nccl_.destroy(comm_);
-    }
   }
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;

@@ -134,11 +134,10 @@ __device__ __forceinline__ void share_reduce(const ShareReduce::Args& a, const P
   if (!a.link.shares_card) ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
   const uint64_t round = ptx::load_relaxed(a.link.rounds->of_cta + share.cta);
-  if constexpr (kSent) {
+  if constexpr (kSent)
     flag_parts(a, round, share);
-  } else {
+  else
     send_parts(a, round, share);
-  }
   sum_share<kType>(a, round, share);
   await_sums(a, round, share);
   __syncthreads();

@@ -186,10 +186,9 @@ TEST_F(RopeKvTest, turns_pairs_and_fills_only_the_slots_named) {
     const auto dim = static_cast<size_t>(head_dim);
     size_t written = 0;
     for (size_t t = 0; t < kTokens; ++t) {
-      for (size_t h = 0; h < kHeads; ++h) {
+      for (size_t h = 0; h < kHeads; ++h)
         for (size_t d = 0; d < dim; ++d)
           ASSERT_NEAR(got_q[(t * kHeads + h) * dim + d], rotated(q, t * kHeads + h, t, d), 1e-6);
-      }
       const auto slot = static_cast<size_t>(slots[t]);
       for (size_t h = 0; h < kKvHeads; ++h) {
         for (size_t d = 0; d < dim; ++d, ++written) {

@@ -47,11 +47,10 @@ struct StageView {
   }
   __device__ auto scale(uint32_t stage, int row_tile) const {
     const uint32_t at = scales + stage + static_cast<uint32_t>(row_tile * Tile::kScaleBytes);
-    if constexpr (Tile::kScaleBytes == 64) {
+    if constexpr (Tile::kScaleBytes == 64)
       return ptx::load_shared8(at);
-    } else {
+    else
       return ptx::load_shared4(at);
-    }
   }
   // The k of a block, of 8 tokens.
   __device__ uint4 input(uint32_t stage, int col_tile, int block) const {

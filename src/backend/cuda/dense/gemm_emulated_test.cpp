@@ -156,9 +156,7 @@ void check_sums(GemmArgs args, const GemmMatrix& w, const std::vector<uint16_t>&
     ASSERT_EQ(sums[at], others ? 0xffff : whole[at]) << at;
     const auto* const sent = reinterpret_cast<const uint16_t*>(
         box.data() + shape.first_part(0, static_cast<int64_t>(at) / (2 * kChunkWords)));
-    if (others) {
-      ASSERT_EQ(sent[at % (2 * kChunkWords)], whole[at]) << at;
-    }
+    if (others) ASSERT_EQ(sent[at % (2 * kChunkWords)], whole[at]) << at;
   }
   std::vector<uint16_t> cards[2];
   Exchange exchange{.shape = {.words = static_cast<int64_t>(pitch / 2)}, .rank = 1};

@@ -49,11 +49,10 @@ struct GemmTile {
     return static_cast<uint32_t>(token * kRowBytes + (chunk ^ (token % 2 * 4)) * 16);
   }
   __device__ static __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (kMx) {
+    if constexpr (kMx)
       ptx::mma_m16n8k16(d, a, b0, b1);
-    } else {
+    else
       ptx::mma_m16n8k16_bf16(d, a, b0, b1);
-    }
   }
 };
 
@@ -148,11 +147,10 @@ struct WeightCopy {
       ptx::async_copy16(stage + (thread + static_cast<uint32_t>(i * Tile::kThreads)) * 16, at + from[i],
                         ptx::Fill::kCopy);
     if (static_cast<int>(thread) < kScaleCopies) {
-      if constexpr (kMxfp4) {
+      if constexpr (kMxfp4)
         ptx::async_copy4(stage + Tile::kCodesBytes + thread * 4, at - pair * (layout::kBlockPairBytes - 4) + scales);
-      } else if constexpr (Tile::kScaleBytes > 0) {
+      else if constexpr (Tile::kScaleBytes > 0)
         ptx::async_copy16(stage + Tile::kCodesBytes + thread * 16, at + scales, ptx::Fill::kCopy);
-      }
     }
     if constexpr (kHalves) {
       second = !second;

@@ -15,11 +15,10 @@ void launch_instance(const typename Op::Args& args, const GemvPlan& plan, Kernel
 // The list of instances: slices of 6 or 8 blocks, packing, columns, operation.
 template <layout::Packing kPacking, Columns kColumns, class Op>
 void launch_op(const typename Op::Args& args, const GemvPlan& plan, Kernel name, const Launch& on) {
-  if (plan.geometry.blocks == 6) {
+  if (plan.geometry.blocks == 6)
     launch_instance<GemvTile<kPacking, 6, kColumns>, Op>(args, plan, name, on);
-  } else {
+  else
     launch_instance<GemvTile<kPacking, 8, kColumns>, Op>(args, plan, name, on);
-  }
 }
 
 template <int kTokenColumns>

@@ -88,11 +88,10 @@ struct Feeder {
 // several, consumers.
 template <class Op>
 __device__ int choices(const typename Op::Args& args) {
-  if constexpr (Op::kChooses) {
+  if constexpr (Op::kChooses)
     return args.tokens;
-  } else {
+  else
     return 0;
-  }
 }
 
 template <class Op>
@@ -268,13 +267,12 @@ __global__ void __launch_bounds__(kGemvMaxThreads, 1)
   if (threadIdx.x == 0) shared.init(choices<Op>(args.op));
   __syncthreads();
   ptx::grid_dependency_launch();
-  if (warp < shared.slices) {
+  if (warp < shared.slices)
     consume<Tile, Op>(args, shared, warp, lane);
-  } else if (warp == shared.slices) {
+  else if (warp == shared.slices)
     produce<Tile, Op>(args, shared, lane);
-  } else {
+  else
     finish<Tile, Op>(args, shared, warp - shared.slices - 1, lane);
-  }
 }
 
 }  // namespace nibble::backend::cuda

@@ -281,9 +281,7 @@ TEST(gemv_emulated, router_norms_its_input_and_gives_logits) {
                                      rest = rows.delta[1];
                                    }};
     ASSERT_EQ(emulation::run(launch, [&] { any_router_f32_bf16(args); }), "");
-    if (!added) {
-      ASSERT_EQ(sum, rows.sum);
-    }
+    if (!added) ASSERT_EQ(sum, rows.sum);
     for (size_t i = 0; i < normed.size(); ++i)
       ASSERT_NEAR(normed[i].to_float(), rows.normed[i], 0x1.01p-11 * std::abs(rows.normed[i]) + 0x1p-25) << i;
     for (int t = 0; t < tokens; ++t)
@@ -321,13 +319,11 @@ TEST(gemv_emulated, requantised_blocks_are_those_of_mx_quantize) {
                             .scales = got_scales.data(),
                             .rows = 64,
                             .cols = 192};
-    for (int64_t i = 0; i < kCount / 32; ++i) {
-      if (mxfp4) {
+    for (int64_t i = 0; i < kCount / 32; ++i)
+      if (mxfp4)
         quantize_block<MxFormat::kMxfp4>(args, format, i);
-      } else {
+      else
         quantize_block<MxFormat::kMxfp8E4m3>(args, format, i);
-      }
-    }
     EXPECT_EQ(got, want);
     EXPECT_EQ(got_scales, want_scales);
   }

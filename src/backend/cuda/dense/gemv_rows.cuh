@@ -42,11 +42,10 @@ struct NormPart {
   }
   __device__ void multiply(const Part& part, int j, float inverse, float (&v)[8]) const {
     uint4 own{};
-    if constexpr (kHeld) {
+    if constexpr (kHeld)
       own = factors[j];
-    } else {
+    else
       own = *reinterpret_cast<const uint4*>(norm + part.k(j));
-    }
     const uint32_t words[4] = {own.x, own.y, own.z, own.w};
 #pragma unroll
     for (int i = 0; i < 8; ++i)
@@ -105,22 +104,20 @@ struct RowLoader {
 
   template <class Args>
   __device__ void before(const Args& args, int slice, int lane) {
-    if (kBlocks || args.tokens == 1) {
+    if (kBlocks || args.tokens == 1)
       one.load(args.in.norm, {lane, slice});
-    } else {
+    else
       several.load(args.in.norm, {lane, slice});
-    }
   }
   template <class Op>
   __device__ void after(const Op& op, const GemvShared& shared, int slice, int lane, Activations<Tile>& x) const {
     if (kBlocks || op.a.tokens == 1) {
       float v[1][8] = {};
       read_rows<Tile, true>(op, shared, {lane, slice}, one, v);
-      if constexpr (kBlocks) {
+      if constexpr (kBlocks)
         x.set(v, lane);
-      } else {
+      else
         x.set_row(v[0], lane);
-      }
     } else if constexpr (!kBlocks) {
       float v[Tile::kBlocks][8] = {};
       read_rows<Tile, false>(op, shared, {lane, slice}, several, v);

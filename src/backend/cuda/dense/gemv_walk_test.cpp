@@ -43,9 +43,8 @@ TEST(gemv_walk, a_unit_is_one_row_tile_in_all_slots_of_its_part) {
           bool open = false;
           Cursor last;
           for (Cursor c = walk.first(cta); walk.valid(c); c = walk.next(c)) {
-            if (open) {
+            if (open)
               EXPECT_EQ(std::tuple(c.row_tile, c.part, c.slot), std::tuple(last.row_tile, last.part, last.slot + 1));
-            }
             ++tiles[{c.row_tile, c.slot}];
             if (c.ends_unit) ++units[{c.row_tile, c.part}];
             open = !c.ends_unit;

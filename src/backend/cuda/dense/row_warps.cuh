@@ -154,11 +154,10 @@ __device__ __forceinline__ void multiply_tile(RowFeed<Tile, Walk>& feed, int& st
     __syncwarp();  // every lane's copies are there, and the slice before this one is read
     feed.fetch();
     const uint32_t own = feed.shared.stage(stage);
-    if (Tile::kShort && slice == 0) {
+    if (Tile::kShort && slice == 0)
       multiply_slice<Tile, kColumnTiles, true>(own, feed.missing, x, feed.shared.pitch, feed.lane, sums);
-    } else {
+    else
       multiply_slice<Tile, kColumnTiles>(own, 0, x, feed.shared.pitch, feed.lane, sums);
-    }
     stage = stage + 1 == Tile::kStages ? 0 : stage + 1;
   }
 }

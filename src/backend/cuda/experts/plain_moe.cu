@@ -69,15 +69,14 @@ __device__ void run_tile(const PlainMoeArgs& args, int units, const Unit& unit) 
   const ExpertTile tile = args.tiles[blockIdx.y];
   const int i = blockIdx.x * kWarps + threadIdx.x / kWarpLanes;
   if (i >= units) return;
-  if (tile.count == 1) {
+  if (tile.count == 1)
     unit.template operator()<1>(tile, i);
-  } else if (tile.count == 2) {
+  else if (tile.count == 2)
     unit.template operator()<2>(tile, i);
-  } else if (tile.count <= 4) {
+  else if (tile.count <= 4)
     unit.template operator()<4>(tile, i);
-  } else {
+  else
     unit.template operator()<8>(tile, i);
-  }
 }
 
 // moe_gate_up: h[t,k,i] = swiglu(W[e] · x[t,:] + b[e]) for the topk experts e of token t

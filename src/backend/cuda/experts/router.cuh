@@ -115,11 +115,10 @@ __global__ void __launch_bounds__(kRouterThreads) any_router_f32_bf16(const __gr
   }
   const float bias = widen(a.bias[expert]);
   ptx::grid_dependency_wait();
-  if (a.tokens == 1) {
+  if (a.tokens == 1)
     add_tokens<1>(a, 0, weight, sums);
-  } else {
+  else
     for (int first = 0; first < a.tokens; first += kRouterTogether) add_tokens<kRouterTogether>(a, first, weight, sums);
-  }
   __syncthreads();
   const auto sum_of = [&](int t, int i) {
     float total = 0;

@@ -52,9 +52,8 @@ const int32_t* PageArray::put(std::span<const int32_t> ids, int64_t rows, Stagin
   rows_ = rows;
   stride_ = stride;
   content_.assign(ids.begin(), ids.end());
-  if (!ids.empty()) {
+  if (!ids.empty())
     staging.copy_rows(device_, std::as_bytes(ids), rows, stride * static_cast<int64_t>(sizeof(int32_t)));
-  }
   return device_;
 }
 

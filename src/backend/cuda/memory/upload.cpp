@@ -115,11 +115,10 @@ Uploader::Job Uploader::copy(std::span<const Part> parts, cudaStream_t stream, s
   wait_until([&] { return queue_.pieces.size() < most_waiting; });
   const std::scoped_lock lock(queue_.mutex);
   const auto job = queue_.jobs.insert(queue_.jobs.end(), {queue_.next_id++, stream, std::move(then)});
-  for (const Part& part : parts) {
+  for (const Part& part : parts)
     for (size_t at = 0; at < part.host.size(); at += kPieceBytes, ++job->pieces_left)
       queue_.pieces.push_back(
           {{part.device + at, part.host.subspan(at, std::min<size_t>(kPieceBytes, part.host.size() - at))}, job});
-  }
   check(job->pieces_left > 0, "a job copies something");
   queue_.work.notify_all();
   return job->id;

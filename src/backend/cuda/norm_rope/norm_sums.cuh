@@ -58,13 +58,12 @@ __device__ __forceinline__ void add_sums(const SplitSums& sums, const HalfTile& 
         if (e + i >= sums.splits || !is_own(e + i)) continue;
         w[i] = weights[e + i];
         const int64_t at = first + int64_t{e + i} * half.rows;
-        if constexpr (kOrder == SplitSums::Order::kExpertsF32) {
+        if constexpr (kOrder == SplitSums::Order::kExpertsF32)
           for (int q = 0; q < 2; ++q) y[i][q].add(static_cast<const float*>(sums.at) + at + kApart * q);
-        } else if constexpr (kApart == 4) {
+        else if constexpr (kApart == 4)
           Quad::of8(static_cast<const Bf16*>(sums.at) + at, y[i]);
-        } else {
+        else
           for (int q = 0; q < 2; ++q) y[i][q] = Quad::of(static_cast<const Bf16*>(sums.at) + at + kApart * q);
-        }
       }
 #pragma unroll
       for (int i = 0; i < kTogether; ++i)
@@ -116,11 +115,10 @@ __global__ void __launch_bounds__(kNormMaxThreads) any_norm_sums_f32(const __gri
       *reinterpret_cast<float4*>(a.normed + row + kApart * q) = {v[4 * q], v[4 * q + 1], v[4 * q + 2], v[4 * q + 3]};
   if (a.rounded.at == nullptr) return;
   const GemmInputRow to{a.rounded, token, a.hidden};
-  if constexpr (kSplits) {
+  if constexpr (kSplits)
     to.store_half_tile(k, mine, v);
-  } else {
+  else
     to.store8(k, mine, v);
-  }
 }
 
 }  // namespace nibble::backend::cuda

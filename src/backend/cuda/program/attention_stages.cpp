@@ -145,11 +145,10 @@ void Maker::rope_sums() {
 
 void Maker::attend() {
   stage_ = Stage::kAttend;
-  if (plain()) {
+  if (plain())
     plain_rope_kv();
-  } else if (qkv_sums_.splits > 0) {
+  else if (qkv_sums_.splits > 0)
     rope_sums();
-  }
   for (const LayerKind kind : kinds_of(d_)) attend(kind);
 }
 
@@ -246,11 +245,10 @@ void Maker::attn_out() {
   }
   const GemmShape shape = shape_of(kO, tokens_);
   if (dense_gemms_) {
-    if (attend_stores_input()) {
+    if (attend_stores_input())
       round_input(shape, input_of(shape, true));
-    } else {
+    else
       round(shape, true, in<&Arena::attn>);
-    }
     hold_nothing({Slot::kDelta});
     // Tiles of codes are not sent as they are made.
     if (sent_as_made() != DeltaValues::Sending::kNot && !split_gemm_for(shape) && leaves_tiles(shape) &&

@@ -156,11 +156,10 @@ void Maker::route_sums() {
     norm_sums({kMlpNorm}, delta_,
               [to_codes = experts_take_codes(), codes = experts_plan_.input](const Binding& b, NormSums::Args& args) {
                 args.norm = b.w.mlp_norm;
-                if (to_codes) {
+                if (to_codes)
                   args.rounded = {.at = b.at.gemm->x, .type = codes};
-                } else {
+                else
                   args.rounded = {.at = &b.at.packed->normed->bits, .type = InputType::kF16};
-                }
               });
   }
   hold_nothing({Slot::kNormed});
@@ -209,13 +208,12 @@ void Maker::card_moe() {
   const Roles up = {kGateUp, kGateUpBias}, down = {kDown, kDownBias};
   delta_ = experts_delta();
   if (plain()) return plain_moe(up, down);
-  if (experts_gemms_) {
+  if (experts_gemms_)
     gemm_moe(up, down);
-  } else if (fused_) {
+  else if (fused_)
     fused_moe(up, down);
-  } else {
+  else
     grouped_moe(up, down);
-  }
   combine();
 }
 
@@ -405,11 +403,10 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
     return;
   }
   planned(first.kernel, first, up, experts_.launch, args_of);
-  if (row_codes()) {
+  if (row_codes())
     round_u();
-  } else if (as_values) {
+  else if (as_values)
     round_blocks(activations_, (by_place ? places : pairs) * hidden_width_, in<&Arena::gemm, &GemmArena::u>);
-  }
   planned(second.kernel, second, down, experts_.launch, [=, rounded = row_codes()](const Binding& b) {
     GemmArgs args = args_of(b);
     args.down = down_of(b);

@@ -292,11 +292,8 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
 
 TEST(make_program, the_next_layer_adds_what_the_experts_left) {
   const cuda::Program planned = plan(decode(9), {.options = {.family = KernelFamily::kStreaming}});
-  for (const PlannedKernel& s : planned.nodes) {
-    if (s.kernel == "any_norm_sums_f32" && s.stage == Stage::kAttnIn) {
-      EXPECT_EQ(s.layers, InLayers::kAfterFirst);
-    }
-  }
+  for (const PlannedKernel& s : planned.nodes)
+    if (s.kernel == "any_norm_sums_f32" && s.stage == Stage::kAttnIn) EXPECT_EQ(s.layers, InLayers::kAfterFirst);
   EXPECT_THAT(kernels(planned, Stage::kAttnIn), testing::Contains("any_norm_sums_f32"));
   EXPECT_EQ(kernels(planned, Stage::kLogits).front(), "any_norm_sums_f32");
   // A fused step's kernels add it themselves.

@@ -368,11 +368,10 @@ class Maker {
       args.rows = to_int(shape.rows);
       args.y += t * shape.rows;
       if (args.rest != nullptr) args.rest += t * shape.rows;
-      if (args.in.which != nullptr) {
+      if (args.in.which != nullptr)
         args.in.which += t;
-      } else {
+      else
         args.in.x += t * shape.cols;
-      }
       return args;
     });
   }

@@ -57,9 +57,7 @@ TEST_P(ReduceDelta, adds_every_value_that_the_next_stage_reads) {
   const std::vector<Row> step_rows = c.rows();
   int64_t reduced = 0;
   const Reduce twice{.launch = [&](const DeltaValues& values, const Launch&) {
-    if (values.parts != nullptr) {
-      EXPECT_EQ(values.parts->tiles, values.at) << "combined where they are added up";
-    }
+    if (values.parts != nullptr) EXPECT_EQ(values.parts->tiles, values.at) << "combined where they are added up";
     reduced += values.count;
     if (values.sent == DeltaValues::Sending::kToAll) return;  // who reads them adds them up
     if (values.into != nullptr) {

@@ -71,11 +71,10 @@ StepPointers StepInputs::put(const StepArgs& step, const AttendShares& shares) {
     std::copy(arrays[i].begin(), arrays[i].end(), ints_.begin() + static_cast<std::ptrdiff_t>(i) * stride);
   }
   const auto bytes = std::as_bytes(std::span(ints_));
-  if (few) {
+  if (few)
     staging_.copy(at_.step.rows, bytes);
-  } else {
+  else
     staging_.copy_rows(at_.step.rows, bytes, std::ssize(arrays), pitch * static_cast<int64_t>(sizeof(int32_t)));
-  }
   const auto place = [&](int i) { return at_.step.rows + i * pitch; };
   StepPointers on{.ids = place(0),
                   .positions = place(1),
@@ -154,13 +153,12 @@ std::vector<DrawnToken> Tickets::wait(Ticket ticket) {
 
 DrawnToken Tickets::read(const RowRequest& row, int32_t token, const StepSamples& from) const {
   DrawnToken drawn;
-  if (token == kNothingAllowed && row.masked && row.given < 0) {
+  if (token == kNothingAllowed && row.masked && row.given < 0)
     drawn.error = nothing_allowed(row.position);
-  } else if (token == kNotFinite || (token == kNothingAllowed && !row.masked)) {
+  else if (token == kNotFinite || (token == kNothingAllowed && !row.masked))
     drawn.error = not_finite("NaN or infinity");
-  } else {
+  else
     drawn.token = row.given >= 0 ? row.given : token;
-  }
   if (!drawn.error && row.logprobs >= 0) {
     const auto* logits = reinterpret_cast<const float*>(from.logits.get()) + row.logits * vocab_;
     drawn.logprobs = logprobs_of({logits, static_cast<size_t>(vocab_)}, drawn.token, row.logprobs);

@@ -38,23 +38,19 @@ __global__ void pack_scales(const __grid_constant__ PackArgs a, layout::Geometry
 }
 
 __global__ void quantize(const __grid_constant__ QuantizeArgs a, int64_t count) {
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
-    if (a.packing == layout::Packing::kMxfp4) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x)
+    if (a.packing == layout::Packing::kMxfp4)
       quantize_block<MxFormat::kMxfp4>(a, WeightFormat::kMxfp4, i);
-    } else {
+    else
       quantize_block<MxFormat::kMxfp8E4m3>(a, WeightFormat::kMxfp8, i);
-    }
-  }
 }
 
 __global__ void translate(const __grid_constant__ TranslateArgs a, int64_t count) {
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
-    if (a.scales != nullptr) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x)
+    if (a.scales != nullptr)
       regroup_nibbles(a, i);
-    } else {
+    else
       widen(a, i);
-    }
-  }
 }
 
 unsigned grid_for(int64_t items) {

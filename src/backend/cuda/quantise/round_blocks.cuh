@@ -108,11 +108,10 @@ __global__ void __launch_bounds__(kRoundRowsCols / 8)
 // E4M3 by its instruction, which every card from sm_89 on has; the others in integers, which hide behind the memory.
 template <MxFormat kElement>
 __device__ __forceinline__ float round_element(float value) {
-  if constexpr (kElement == MxFormat::kMxfp8E4m3) {
+  if constexpr (kElement == MxFormat::kMxfp8E4m3)
     return ptx::f16_half(ptx::f16_of_e4m3(ptx::to_e4m3(value)), 0);
-  } else {
+  else
     return mx_decode_element(kElement, mx_encode_element(kElement, value));
-  }
 }
 
 // The lane's values, to what their block holds of them.

@@ -201,9 +201,8 @@ __device__ inline RankedValue block_first(RankedValue mine, RankedValue* shared)
   mine = warp_first(mine);
   if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = mine;
   __syncthreads();
-  for (int w = 0; w < kSampleWarps; ++w) {
+  for (int w = 0; w < kSampleWarps; ++w)
     if (before(shared[w], mine)) mine = shared[w];
-  }
   return mine;
 }
 

@@ -36,9 +36,8 @@ struct Batch {
   [[nodiscard]] std::vector<float> row(size_t r) const {
     const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(r) * vocab;
     std::vector<float> values(begin, begin + vocab);
-    for (size_t t = 0; t < values.size() && !masks[r].empty(); ++t) {
+    for (size_t t = 0; t < values.size() && !masks[r].empty(); ++t)
       if ((masks[r][t / 32] >> (t % 32) & 1) == 0) values[t] = -INFINITY;
-    }
     return values;
   }
 };
@@ -190,9 +189,8 @@ TEST_F(SampleTest, a_row_does_not_depend_on_the_rows_beside_it) {
   for (size_t r = 0; r < together.size(); ++r) {
     // Alone it stands first, so its position, which the draw depends on, has to be kept: repeat it in place.
     Batch alone = batch;
-    for (size_t other = 0; other < together.size(); ++other) {
+    for (size_t other = 0; other < together.size(); ++other)
       if (other != r) alone.params[other] = {.temperature = 0};
-    }
     ASSERT_EQ(run(alone, on_)[r], together[r]);
   }
 }

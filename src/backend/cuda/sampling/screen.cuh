@@ -217,11 +217,10 @@ __global__ void __launch_bounds__(kScreenThreads<kSets>, 1) any_screen(const __g
         }
         layout::lengthen(own, codes[tile]);
       }
-      if (part + 1 < walk.parts) {
+      if (part + 1 < walk.parts)
         walk.load(group, part + 1, words);
-      } else if (group + walk.stride < walk.groups) {
+      else if (group + walk.stride < walk.groups)
         walk.load(group + walk.stride, 0, words);
-      }
 #pragma unroll
       for (int set = 0; set < kSets; ++set) {
         const uint4 x = *reinterpret_cast<const uint4*>(smem + ((set * walk.parts + part) * kWarpLanes + lane) * 16);

@@ -161,11 +161,10 @@ struct Step {
     const auto run = [&](int threads, const std::function<void()>& kernel) {
       EXPECT_EQ(emulation::run({.grid = kCtas, .threads = threads}, kernel), "");
     };
-    if (tokens() <= kSetTokens) {
+    if (tokens() <= kSetTokens)
       run(kScreenThreads<1>, [&] { any_screen<1>(args); });
-    } else {
+    else
       run(kScreenThreads<2>, [&] { any_screen<2>(args); });
-    }
     const float* first = &logits.data()->x;
     if (after) after({first, first + params.size() * static_cast<size_t>(m.copy.rows)}, of_tokens.data());
     for (ScreenedToken& each : of_tokens)

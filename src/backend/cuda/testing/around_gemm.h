@@ -195,9 +195,7 @@ void check_norm(const NormCase& c, const Run& run) {
   }
   const std::vector<float> got_x = on_x.host();
   std::vector<float> got = normed.host();
-  if (c.splits == 0 && c.topk == 0) {
-    ASSERT_EQ(got_x, in.x);
-  }
+  if (c.splits == 0 && c.topk == 0) ASSERT_EQ(got_x, in.x);
   check_normed(in, got_x, got, double{args.eps});
   std::vector<uint16_t> want;
   if (codes) {

@@ -186,24 +186,14 @@ void check_eagle3_norm(const Eagle3NormCase& c, const Run& run) {
           c.scale ? value / std::sqrt(squares / c.width + 1e-5) * scales[static_cast<size_t>(i)] : value;
       const auto at = before + static_cast<size_t>(r * cols + i);
       written[at] = true;
-      if (c.normed) {
-        ASSERT_NEAR(got[at], want, 1e-6 + 4e-6 * std::abs(want)) << r << ' ' << i;
-      }
-      if (c.rounded) {
-        ASSERT_NEAR(got_rounded[at].to_float(), want, 1e-6 + kEagle3Rounding * std::abs(want)) << r;
-      }
-      if (c.plain) {
-        ASSERT_EQ(got_plain[at], values[static_cast<size_t>(source * cols + i)]);
-      }
+      if (c.normed) ASSERT_NEAR(got[at], want, 1e-6 + 4e-6 * std::abs(want)) << r << ' ' << i;
+      if (c.rounded) ASSERT_NEAR(got_rounded[at].to_float(), want, 1e-6 + kEagle3Rounding * std::abs(want)) << r;
+      if (c.plain) ASSERT_EQ(got_plain[at], values[static_cast<size_t>(source * cols + i)]);
     }
   }
   for (size_t i = 0; i < written.size(); ++i) {
-    if (!written[i] || !c.normed) {
-      ASSERT_TRUE(std::isnan(got[i])) << i;
-    }
-    if (!written[i] || !c.plain) {
-      ASSERT_TRUE(std::isnan(got_plain[i])) << i;
-    }
+    if (!written[i] || !c.normed) ASSERT_TRUE(std::isnan(got[i])) << i;
+    if (!written[i] || !c.plain) ASSERT_TRUE(std::isnan(got_plain[i])) << i;
   }
 }
 

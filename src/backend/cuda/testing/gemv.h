@@ -174,11 +174,10 @@ Sum dot(const std::vector<double>& w, const X* x) {
   Sum s;
   for (size_t k = 0; k < w.size(); ++k) {
     double value = 0;
-    if constexpr (std::is_same_v<X, float>) {
+    if constexpr (std::is_same_v<X, float>)
       value = x[k];
-    } else {
+    else
       value = x[k].to_float();
-    }
     s.value += w[k] * value;
     s.size += std::abs(w[k] * value);
   }

@@ -99,11 +99,10 @@ struct Matrix {
     double sum = 0, size = 0;
     for (int64_t k = 0; k < cols; ++k) {
       double value = 0;
-      if constexpr (std::is_same_v<X, float>) {
+      if constexpr (std::is_same_v<X, float>)
         value = packing == Packing::kBf16 ? double{x[k]} : double{F16::from_float(x[k]).to_float()};
-      } else {
+      else
         value = x[k].to_float();
-      }
       const double term = at(row, k) * value;
       sum += term;
       size += std::abs(term);
@@ -145,11 +144,10 @@ void run_op(const typename Op::Args& args, const GemvPlan& plan, const emulation
   check_args(args);
   if constexpr (kPacking == Packing::kMxfp4 && kColumns == Columns::kVectors && Op::kChooses)
     if (plan.geometry.missing > 0) return run_kernel<GemvTile<kPacking, 6, kColumns, true>, Op>(args, plan, launch);
-  if (plan.geometry.blocks == 6) {
+  if (plan.geometry.blocks == 6)
     run_kernel<GemvTile<kPacking, 6, kColumns>, Op>(args, plan, launch);
-  } else {
+  else
     run_kernel<GemvTile<kPacking, 8, kColumns>, Op>(args, plan, launch);
-  }
 }
 
 template <template <int> class Op>

@@ -285,11 +285,10 @@ void check_mx_dense(const MxDenseCase& c, const GemmMatrix& w, const Run& run) {
                   .rows = c.rows,
                   .cols = c.cols,
                   .tokens = c.tokens};
-    if (c.sums) {
+    if (c.sums)
       args.sums = sums.get();
-    } else {
+    else
       args.parts[0] = {y.get(), 0, c.rows};
-    }
     Sm121MxGemm::check(args);
     run(args, plan_mx_gemm({.rows = c.rows,
                             .cols = c.cols,
@@ -304,9 +303,7 @@ void check_mx_dense(const MxDenseCase& c, const GemmMatrix& w, const Run& run) {
         got[static_cast<size_t>(at)] =
             Bf16{left[static_cast<size_t>(place_in_sums(c.tokens, at / c.rows, at % c.rows))]}.to_float();
     }
-    if (again) {
-      ASSERT_EQ(got, want) << "not repeatable";
-    }
+    if (again) ASSERT_EQ(got, want) << "not repeatable";
     want = got;
   }
   for (int t = 0; t < c.tokens; ++t)

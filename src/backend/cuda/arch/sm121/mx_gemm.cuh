@@ -392,11 +392,10 @@ __global__ void __launch_bounds__(Tile::kThreads, mx_ctas(Tile::kTokens))
       for (int m = 0; m < Tile::kRowTiles; ++m) {
         if (row_tile + m >= row_tiles) continue;
         if constexpr (kResults == MxResults::kRows) {
-          if (args.sums != nullptr) {
+          if (args.sums != nullptr)
             store_sums<Tile>(args, work, row_tile + m, sums[m]);
-          } else {
+          else
             store_rows32<Tile>(args, work, row_tile + m, sums[m]);
-          }
           continue;
         }
         const RowBias bias(args.bias, int64_t{work.expert} * args.rows + (row_tile + m) * layout::kTileRows + lane / 4,

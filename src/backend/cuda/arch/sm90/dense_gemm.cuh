@@ -278,11 +278,10 @@ __device__ __forceinline__ void send_sums(const GemmArgs& args, const GemmWork& 
     for (int t = 0; t < Tile::kOwn; ++t) {
       if (row_tile + t >= args.rows / layout::kTileRows) continue;
       const int64_t block = int64_t{row_tile + t} * blocks + work.first / 8 + n;
-      if (n == 0 || block % PartPlaces::kChunkBlocks == 0) {
+      if (n == 0 || block % PartPlaces::kChunkBlocks == 0)
         to[t] = args.places.place(reinterpret_cast<uint32_t*>(args.sums), block) + lane % 4 * 8 + lane / 4;
-      } else {
+      else
         to[t] += PartPlaces::kBlockWords;
-      }
       const float(&four)[4] = sums[t + n / kOf][n % kOf];
 #pragma unroll
       for (int i = 0; i < 2; ++i)  // tokens

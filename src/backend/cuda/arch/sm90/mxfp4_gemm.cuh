@@ -284,11 +284,10 @@ struct SliceWalk {
   }
   // Gives back the stage of x of the pair before the last.
   __device__ __forceinline__ void give_back_before(int pair) const {
-    if (pair < 2) {
+    if (pair < 2)
       give_back(held_input, kPairs - 2 + pair);
-    } else {
+    else
       give_back(input.full, pair - 2);
-    }
   }
   __device__ __forceinline__ void wait_for_input(int pair) const {
     ptx::mbarrier_wait(input.full + 8 * static_cast<uint32_t>(pair), input.parity);

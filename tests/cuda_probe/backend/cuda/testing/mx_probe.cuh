@@ -14,11 +14,10 @@ __global__ void mx_probe_product(const MxFragments* fragments, float* d) {
   const MxOperands own = fragments[blockIdx.x].lane[lane];
   float* const at = d + (static_cast<int64_t>(blockIdx.x) * layout::kWarpLanes + lane) * 4;
   float sums[4] = {at[0], at[1], at[2], at[3]};
-  if constexpr (kWhat.shape.k == layout::kMxK64.k) {
+  if constexpr (kWhat.shape.k == layout::kMxK64.k)
     Mma::template mma_k64<kWhat.byte_a, kWhat.byte_b>(sums, own.a, own.b, own.scale_a, own.scale_b);
-  } else {
+  else
     Mma::template mma_k32<kWhat.a, kWhat.b, kWhat.byte_a, kWhat.byte_b>(sums, own.a, own.b, own.scale_a, own.scale_b);
-  }
   for (int i = 0; i < 4; ++i) at[i] = sums[i];
 }
 

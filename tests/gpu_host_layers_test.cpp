@@ -16,12 +16,14 @@ namespace {
 
 using backend::RunConfig;
 
-double of_split(const Source& source, const RunConfig& run, int layers, int chunk) {
+// copies: of steps of at least so many tokens; 0: of none.
+double of_split(const Source& source, const RunConfig& run, int layers, int chunk, int copies = 0) {
   const std::vector<int32_t> tokens = some_tokens(160, source.config.dims.vocab);
   const test::OneSequence limits{.max_context = 160, .chunk_tokens = chunk, .max_logit_rows = chunk};
   Loaded whole(source, limits, Which::kCuda, run);
   RunConfig with = run;
   with.cpu_moe_layers = layers;
+  with.expert_copy_tokens = copies;
   Loaded split(source, limits, Which::kCuda, with);
   const std::vector<float> want = all_logits(whole, tokens), got = all_logits(split, tokens);
   return median_distance(got, want, static_cast<size_t>(source.config.dims.vocab));
@@ -39,15 +41,30 @@ TEST_F(Gpu, experts_on_the_host_give_the_cards_logits) {
     }
 }
 
-TEST_F(Gpu, experts_on_the_host_give_the_cards_logits_at_real_widths) {
+model::ModelConfig three_layers() {
   model::ModelConfig config = model::truncated(model::gpt_oss_120b(), 3);
   config.dims.vocab = 4096;
   config.bos_id = config.pad_id = 0;
   config.eos_ids = {1};
-  const Source source(config, 7);
+  return config;
+}
+
+TEST_F(Gpu, experts_on_the_host_give_the_cards_logits_at_real_widths) {
+  const Source source(three_layers(), 7);
   for (const int layers : {1, 2, 3})
     for (const int chunk : {1, 4, 32, 160})
       EXPECT_LE(of_split(source, {}, layers, chunk), 2e-2) << layers << " layers, chunks of " << chunk;
+}
+
+// Experts come in parts, and the GEMM is one that takes any scale.
+TEST_F(Gpu, experts_of_the_host_that_are_copied_give_the_cards_logits) {
+  const Source tiny(kTiny), wide(three_layers(), 7);
+  for (const int chunk : {9, 64, 160})
+    for (const int layers : {1, 4, 8})
+      for (const KernelFamily family : {KernelFamily::kGemm, KernelFamily::kAuto})
+        EXPECT_LE(of_split(tiny, {.family = family}, layers, chunk, 9), 1e-2)
+            << backend::name_of(family) << ", " << layers << " layers, chunks of " << chunk;
+  for (const int layers : {1, 3}) EXPECT_LE(of_split(wide, {}, layers, 160, 64), 5e-3) << layers << " layers";
 }
 
 // Texts of several sequences, and replays.

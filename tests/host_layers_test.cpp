@@ -3,6 +3,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/experts/host_experts.h"
 #include "backend/cuda/experts/route.h"
 #include "base/error.h"
 #include "base/mmap_file.h"
@@ -72,13 +73,15 @@ class HostLayers : public testing::Test {
   }
   void TearDown() override { backend::cuda::emulated_cuda() = {}; }
 
-  static backend::RunConfig run_of(KernelFamily family, int layers) {
+  // copies: of steps of at least so many tokens; 0: of none.
+  static backend::RunConfig run_of(KernelFamily family, int layers, int copies = 0) {
     return {.backend = backend::BackendKind::kCuda,
             .threads = 2,
             .attention = backend::AttentionKernel::kReference,
             .family = family,
             .eager = true,  // a replayed graph does nothing there
-            .cpu_moe_layers = layers};
+            .cpu_moe_layers = layers,
+            .expert_copy_tokens = copies};
   }
   static backend::MakeHostExperts on_cpu(Activations activations = Activations::kF32) {
     return [activations](const backend::BackendConfig& config) {
@@ -103,8 +106,8 @@ class HostLayers : public testing::Test {
     engine::Loop loop(be, gpt, test::engine_limits(kText));
     return test::generate(loop, {.prompt = some_tokens(11, 5), .max_tokens = 4, .sampling = {.temperature = 0}}).tokens;
   }
-  static std::vector<int32_t> text(KernelFamily family, int layers) {
-    const Loaded loaded(run_of(family, layers), test::step_limits(kText));
+  static std::vector<int32_t> text(KernelFamily family, int layers, int copies = 0) {
+    const Loaded loaded(run_of(family, layers, copies), test::step_limits(kText));
     return text(*loaded.be, loaded.gpt);
   }
   static std::vector<int32_t> text_of_cpu() {
@@ -112,16 +115,23 @@ class HostLayers : public testing::Test {
                                               {.threads = 2, .activations = Activations::kF32});
     return text(*be, model::load(*be, files().config, files().weights));
   }
-  static std::vector<float> logits(KernelFamily family, int layers, size_t tokens) {
-    const Loaded loaded(run_of(family, layers), {.max_tokens = 64, .max_rows = 1, .kv_pages = {4, 4}});
+  static int64_t launches(const backend::Backend& be, std::string_view kernel) {
+    int64_t count = 0;
+    for (const backend::KernelLaunches& launched : be.launches())
+      if (launched.kernel == kernel) count += launched.count;
+    return count;
+  }
+  static std::vector<float> logits(KernelFamily family, int layers, size_t tokens, int copies = 0) {
+    const Loaded loaded(run_of(family, layers, copies), {.max_tokens = 64, .max_rows = 1, .kv_pages = {4, 4}});
     model::Step step = engine::step_alone(some_tokens(tokens, 9));
     step.logit_tokens = {static_cast<int32_t>(tokens) - 1};
     model::forward(*loaded.be, loaded.gpt, step);
     if (family == KernelFamily::kGemm) {
-      const bool sums = std::ranges::any_of(loaded.be->launches(), [](const backend::KernelLaunches& launched) {
-        return launched.kernel == backend::cuda::RouteSums::kName.name;
-      });
+      const bool sums = launches(*loaded.be, backend::cuda::RouteSums::kName.name) > 0;
       EXPECT_EQ(sums, static_cast<int64_t>(tokens) > kTuned.route_tokens);
+      const int parts = backend::cuda::expert_parts(files().config.dims).count;
+      EXPECT_EQ(launches(*loaded.be, "copy_experts"), copies > 0 ? layers * parts : 0);
+      EXPECT_EQ(launches(*loaded.be, "host_experts"), copies > 0 ? 0 : layers);
     }
     return loaded.be->peek(Slot::kLogits).values;
   }
@@ -159,6 +169,14 @@ TEST_F(HostLayers, give_the_card_s_logits) {
       EXPECT_LE(distance(logits(family, layers, static_cast<size_t>(tokens)), alone), bound)
           << backend::name_of(family) << ", " << tokens << " tokens, " << layers << " layers";
   }
+}
+
+// Parts of a layer's experts one after the other give the bits of all at once.
+TEST_F(HostLayers, are_copied_to_the_card_for_many_tokens) {
+  EXPECT_EQ(backend::cuda::expert_parts(files().config.dims).count, 2);
+  const std::vector<float> alone = logits(KernelFamily::kGemm, 0, 20);
+  EXPECT_EQ(logits(KernelFamily::kGemm, 5, 20, 20), alone);
+  EXPECT_EQ(text(KernelFamily::kGemm, 4, 9), text(KernelFamily::kGemm, 4));
 }
 
 // Several sequences in a step.

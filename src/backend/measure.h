@@ -19,10 +19,21 @@ struct MatrixPeak {
   double flops_per_s = 0;  // operations, for integers
 };
 
+// What a card leaves to its host: experts, of this share of all layers. They are computed there or copied to the card.
+struct HostPart {
+  double layers = 0;
+  double read_bytes_per_s = 0, flops_per_s = 0, link_bytes_per_s = 0;
+
+  [[nodiscard]] double ideal_seconds(const Cost& cost) const {
+    return std::min(std::max(cost.bytes / read_bytes_per_s, cost.flops / flops_per_s), cost.bytes / link_bytes_per_s);
+  }
+};
+
 struct DevicePeaks {
   std::string device;  // as its maker names it
   double read_bytes_per_s = 0;
   std::vector<MatrixPeak> matrix;
+  std::optional<HostPart> host{};
 
   // The highest of the exact types.
   [[nodiscard]] const MatrixPeak* exact_peak() const {
@@ -40,7 +51,9 @@ struct DevicePeaks {
   [[nodiscard]] double ideal_seconds(const StageCosts& costs) const {
     double seconds = 0;
     for (const Cost& cost : costs) seconds += ideal_seconds(cost);
-    return seconds;
+    if (!host) return seconds;
+    const Cost& experts = costs[static_cast<size_t>(Stage::kMoe)];
+    return seconds - host->layers * ideal_seconds(experts) + host->ideal_seconds(experts / (1 / host->layers));
   }
 };
 

@@ -112,6 +112,9 @@ struct RunConfig {
   // fit the card, which the application works out; unresolved it means none.
   int cpu_moe_layers = -1;
   Activations cpu_moe_activations = Activations::kAuto;  // of these; resolved: what a CPU makes of `activations`
+  // Steps of at least so many tokens have these experts copied to the card. 0: none has. -1: auto, from where on that
+  // is faster, which the application works out; unresolved it means none.
+  int expert_copy_tokens = -1;
   bool fast = false;          // dense, kv and activations are the application's choice (app/setup/backend_choice.h)
   int64_t max_model_len = 0;  // 0: the command's; below: as much of it as fits
   int max_num_batched_tokens = 0;                  // tokens of a step; 0: by the backend

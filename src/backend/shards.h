@@ -4,8 +4,8 @@
 //
 // Attention is split by heads, the unembedding by rows. Experts are split by their inner width in whole blocks of 32,
 // the first ranks taking as many as the next (the last ones fewer, or none), so that no rank cuts a block; or they stay
-// whole and each rank has some. Router, norms and embedding are on every rank; a bias that is added to a sum over
-// ranks is on the first.
+// whole and each rank has some. Router, norms and embedding are on every rank. o's bias, and down's where experts
+// are split, are on the first rank alone; a whole expert's is with its expert.
 
 #include "backend/dims.h"
 #include "backend/weights.h"

@@ -106,6 +106,7 @@ void add_card(Json& json, const InspectOptions& options, const model::ModelConfi
     const PredictedRow row = predictor.row({.depth = context - 1});
     memory["card_bytes"] = row.needs.total();
     memory["fits"] = row.fits();
+    memory["host_layers"] = row.host_layers;
     json["card"] = {{"device", card.facts.name}, {"room_bytes", row.room.bytes}};
   }
 }
@@ -147,10 +148,13 @@ std::string text_report(const Json& j, Terminal& terminal) {
     line(name, fmt::format("{:.3f} GB", value.get<double>() / 1e9));
   out += terminal.bold("memory (weights + bf16 KV of one sequence)") + "\n";
   for (const Json& m : j["memory"]) {
-    const std::string on_card = m.contains("fits")
-                                    ? fmt::format("; with work space {} of a card: {}", bytes(m["card_bytes"]),
-                                                  m["fits"].get<bool>() ? "fits" : "too much")
-                                    : "";
+    std::string on_card;
+    if (m.contains("fits")) {
+      const int layers = m["host_layers"].get<int>();
+      on_card = fmt::format("; with work space {} of a card{}: {}", bytes(m["card_bytes"]),
+                            layers > 0 ? fmt::format(", the experts of {} layers on the host", layers) : "",
+                            m["fits"].get<bool>() ? "fits" : "too much");
+    }
     line(fmt::format("context {}", m["context"].get<int64_t>()),
          fmt::format("{} (KV {}){}", bytes(m["total_bytes"]), bytes(m["kv_bytes"]), on_card));
   }

@@ -405,6 +405,12 @@ constexpr Option kPlanRows[] = {
            kText, {kPredict}, kPerformance, {.fill = known_link_words}),
     Option("--link-us", "Microseconds that a short sum over the cards takes; default the link's",
            kPlace<&PredictOptions::link_us>, real(0, 1e6), {kPredict}, kPerformance),
+    Option("--host-read",
+           "Of experts that a card has no room for: GB/s that the host's memory gives (two channels: DDR4-3200 42, "
+           "DDR5-5600 80)",
+           kPlace<&PredictOptions::host_read>, real(1, 10000), {kPredict}, kPerformance),
+    Option("--host-link", "And GB/s of copies to the card (PCIe 4.0 25, 5.0 50)", kPlace<&PredictOptions::host_link>,
+           real(1, 10000), {kPredict}, kPerformance),
     Option("--neutral", "As if it were an sm_80 card: only the kernels that every card runs",
            kPlace<&PredictOptions::neutral>, kSwitch, {kPredict}, kExpert)};
 static_assert(has_rows<InspectOptions, &InspectOptions::model, &InspectOptions::output>(kPlanRows));

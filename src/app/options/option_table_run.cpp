@@ -177,9 +177,9 @@ std::string shown_activation(const ValueRef& value) {
   return std::string(name_of(static_cast<Activations>(word.get(word.at))));
 }
 
-std::string shown_layers(const ValueRef& value) {
-  const int layers = *std::get<int*>(value);
-  return layers < 0 ? "auto" : fmt::format("{}", layers);
+std::string shown_or_auto(const ValueRef& value) {
+  const int number = *std::get<int*>(value);
+  return number < 0 ? "auto" : fmt::format("{}", number);
 }
 
 void read_bias(std::string_view flag, const std::string& found, const ValueRef& slot) {
@@ -396,8 +396,14 @@ constexpr Option kRunRows[] = {
         "--n-cpu-moe",
         "cuda, one card: the experts of so many layers, the first ones, stay in the host's memory, and its threads compute "
         "them; auto: as few as let the model fit the card, 0 where all fits; more than there are: all",
-        kPlace<&RunConfig::cpu_moe_layers>, shown_by(whole(0, 1024, "auto"), shown_layers),
-        kComputes | Commands{kInspect}, kPerformance, {.on = kCudaOnly, .foreign = "-ncmoe"}),
+        kPlace<&RunConfig::cpu_moe_layers>, shown_by(whole(0, 1024, "auto"), shown_or_auto), kComputes | kPlans,
+        kPerformance, {.on = kCudaOnly, .foreign = "-ncmoe"}),
+    Option(
+        "--expert-copy-tokens",
+        "cuda, with experts on the host: steps of at least so many tokens have them copied to the card, which computes "
+        "them; 0: none has; auto: those for which that is faster",
+        kPlace<&RunConfig::expert_copy_tokens>, shown_by(whole(0, 65536, "auto"), shown_or_auto), kComputes | kPlans,
+        kPerformance, {.on = kCudaOnly}),
     Option(
         "--tensor-parallel-size",
         "Ranks that share every step, each with its part of all weights and its heads' keys and values. cuda: a card for "

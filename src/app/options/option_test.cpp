@@ -121,6 +121,7 @@ TEST(run_config, every_setting_has_one_line_and_says_whether_it_was_given) {
             "--mxfp8-layers o\n"
             "--q8-layers auto ?\n"
             "--n-cpu-moe auto ?\n"
+            "--expert-copy-tokens auto ?\n"
             "--tensor-parallel-size 1 ?\n"
             "--enable-expert-parallel false ?\n"
             "--no-mmap true\n"

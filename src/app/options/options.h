@@ -318,10 +318,11 @@ struct PredictOptions {
   ModelOptions model = {
       .model = "gpt-oss-120b", .load_format = LoadFormat::kDummy, .run = {.max_num_batched_tokens = 8192}};
   OutputOptions output;
-  std::string card;      // one of known_cards()
-  bool neutral = false;  // as if it were an sm_80 card
-  std::string link;      // one of known_links(), between several cards; empty: the card's usual one
-  double link_us = -1;   // the fixed part of a short sum; below 0: the link's own
+  std::string card;                       // one of known_cards()
+  bool neutral = false;                   // as if it were an sm_80 card
+  std::string link;                       // one of known_links(), between several cards; empty: the card's usual one
+  double link_us = -1;                    // the fixed part of a short sum; below 0: the link's own
+  double host_read = 80, host_link = 25;  // GB/s, of experts on the host: its memory's reads, copies to the card
   // Each sorted, without repetition
   std::vector<int64_t> batches = {1, 2, 8, 32, 256};  // sequences that generate; 0: none
   std::vector<int64_t> prompts = {512, 2048, 8192};   // tokens; 0: none

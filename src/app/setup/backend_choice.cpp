@@ -5,6 +5,7 @@
 #include "app/setup/loaded_model.h"
 #include "app/setup/rank_group.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/card/measure.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/card/cards.h"
@@ -16,7 +17,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdlib>
 
 namespace nibble::app {
 namespace {
@@ -65,6 +69,15 @@ ModelOptions with_q8(const ModelOptions& options, const LimitsOf& limits_of,
   return without;
 }
 
+// From how many tokens a step on a layer's experts are faster copied to the card than computed by the host.
+int tokens_to_copy_for(const backend::CostModel& cost, const backend::RunConfig& run, double link_bytes_per_s) {
+  const backend::Dims& d = cost.dims;
+  const double token_flops = 2.0 * static_cast<double>(d.topk * 3 * d.hidden * d.inter),
+               host_flops = backend::expert_flops_per_s({.threads = run.threads, .activations = run.activations}),
+               seconds = static_cast<double>(cost.expert_bytes(1)) / link_bytes_per_s;
+  return static_cast<int>(std::ceil(std::clamp(seconds * host_flops / token_flops, 1.0, 65536.0)));
+}
+
 // The options with as few layers' experts on the host as let the model fit the card, if they leave that open; with all,
 // where that does not do either: the budget refuses it. A `card` that is named is taken for empty.
 ModelOptions with_host_layers(const ModelOptions& options, const LimitsOf& limits_of,
@@ -79,22 +92,27 @@ ModelOptions with_host_layers(const ModelOptions& options, const LimitsOf& limit
   if (options.run.ranks.count > 1 || asked == 0 || (!card && !backend::cuda_available().yes)) return with;
   const model::ModelConfig config = open_config(options).config;
   const auto layers = static_cast<int>(config.dims.layers);
-  if (asked > 0) {
-    with.run.cpu_moe_layers = std::min(asked, layers);
-    return with;
-  }
   const backend::CostModel cost = model::cost_of(config, stored_formats(options, {}));
+  const auto left_to_host = [&](int count) {
+    constexpr double kPcie4 = 25e9;  // 16 lanes, of a card that is not here
+    with.run.cpu_moe_layers = count;
+    if (count > 0 && options.run.expert_copy_tokens < 0)
+      with.run.expert_copy_tokens = tokens_to_copy_for(cost, options.run, card ? kPcie4 : backend::measure_link(0));
+    return with;
+  };
+  if (asked > 0) return left_to_host(std::min(asked, layers));
   const backend::BackendConfig shapes = model::backend_config(config, limits_of(options, config), options.run.dense);
   const auto budget = [&](int64_t count) {
     ModelOptions some = options;
     some.run.cpu_moe_layers = static_cast<int>(count);
+    some.run.expert_copy_tokens = std::abs(options.run.expert_copy_tokens);  // for any number of tokens as much memory
     return card ? budget_on(card->memory_bytes, some, shapes, cost) : budget_of(some, shapes, cost);
   };
   const Budget whole = budget(0);
   const auto least = least_host_layers(whole.limit, layers, [&](int64_t count) { return budget(count).needs; });
   // A context that takes what is left gets a layer's room at the least.
   const int more = options.run.max_model_len == kContextThatFits && least.value_or(0) > 0 ? 1 : 0;
-  with.run.cpu_moe_layers = std::min(layers, least.value_or(layers) + more);
+  static_cast<void>(left_to_host(std::min(layers, least.value_or(layers) + more)));
   if (with.run.cpu_moe_layers > 0)
     with.offload_why = fmt::format("experts of {} layers are left to the host: with all on the card, want {}; {}",
                                    with.run.cpu_moe_layers, describe(whole.needs), whole.limit.where);

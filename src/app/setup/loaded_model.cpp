@@ -266,7 +266,18 @@ backend::DevicePeaks measured(const ModelOptions& options) {
   if (options.run.backend != BackendKind::kCuda) return backend::measure_cpu(options.run.threads);
   std::vector<backend::DevicePeaks> cards;
   for (const int card : cards_of(options)) cards.push_back(backend::measure_cuda(card));
-  return backend::together(cards);
+  backend::DevicePeaks peaks = backend::together(cards);
+  if (const int layers = options.run.cpu_moe_layers; layers > 0) {
+    const backend::DevicePeaks host = backend::measure_cpu(options.run.threads);
+    const double all = static_cast<double>(open_config(options).config.dims.layers);
+    const auto most = std::ranges::max_element(host.matrix, {}, &backend::MatrixPeak::flops_per_s);
+    peaks.host = {
+        .layers = layers / all,
+        .read_bytes_per_s = host.read_bytes_per_s,
+        .flops_per_s = most == host.matrix.end() ? backend::expert_flops_per_s(options.run) : most->flops_per_s,
+        .link_bytes_per_s = backend::measure_link(cards_of(options).front())};
+  }
+  return peaks;
 }
 
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,

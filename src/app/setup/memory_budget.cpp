@@ -75,9 +75,12 @@ std::string describe_host_layers(const ModelOptions& options, const backend::Cos
   const backend::StepShape step{.rows = row, .logit_rows = 1};
   const double there = layers * cost.of(backend::Stage::kMoe, backend::LayerKind::kFull, step).bytes,
                all = cost.of_step(layer_kinds, step).bytes;
-  return fmt::format("experts of {} of {} layers on the host: {} of its memory; a token reads {} there, {} on the card",
-                     layers, cost.dims.layers, format_bytes(static_cast<double>(cost.expert_bytes(layers))),
-                     format_bytes(there), format_bytes(all - there));
+  const int copied = options.run.expert_copy_tokens;
+  return fmt::format(
+      "experts of {} of {} layers on the host: {} of its memory; a token reads {} there, {} on the card{}", layers,
+      cost.dims.layers, format_bytes(static_cast<double>(cost.expert_bytes(layers))), format_bytes(there),
+      format_bytes(all - there),
+      copied > 0 ? fmt::format("; steps of {} tokens and more copy them to the card", copied) : "");
 }
 
 std::string describe(const MemoryNeeds& needs) {

@@ -67,6 +67,9 @@ TEST(memory_budget, a_card_is_spared_the_experts_of_the_host) {
   EXPECT_EQ(
       describe_host_layers(options, cost, config.layer_kinds),
       "experts of 3 of 36 layers on the host: 5.08 GB of its memory; a token reads 159 MB there, 4.84 GB on the card");
+  options.run.expert_copy_tokens = 600;
+  EXPECT_THAT(describe_host_layers(options, cost, config.layer_kinds),
+              HasSubstr("; steps of 600 tokens and more copy them to the card"));
 }
 
 TEST(memory_budget, refuses_with_the_parts_and_what_would_fit) {

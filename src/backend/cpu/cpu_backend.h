@@ -33,6 +33,8 @@ void set_cpu_screen(CostModel& cost, const RunConfig& run);
 // Throws what resolved_cpu() throws.
 std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run);
 
+// Flops a second of experts of many tokens, for a guess of what a step takes; `run` as make_cpu_experts'.
+[[nodiscard]] double expert_flops_per_s(const RunConfig& run);
 // The experts that a card leaves to this machine's CPU; `run` as make_cpu_backend's. Throws what resolved_cpu() throws.
 std::unique_ptr<HostExperts> make_cpu_experts(const BackendConfig& config, const RunConfig& run);
 

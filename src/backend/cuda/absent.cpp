@@ -66,6 +66,8 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& /*config*/, const RunConfig& 
 
 std::optional<cuda::DeviceFacts> cuda_plan_device() { return std::nullopt; }
 
+double measure_link(int /*device*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
+
 DevicePeaks measure_cuda(int /*device*/) { throw Error(Code::kUnsupported, std::string(kAbsent)); }
 
 ReadClock cuda_clock(int /*device*/) { return {}; }

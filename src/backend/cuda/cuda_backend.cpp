@@ -7,6 +7,7 @@
 #include "backend/cuda/card/device.h"
 #include "backend/cuda/program/choices.h"
 #include "backend/cuda/memory/device_weights.h"
+#include "backend/cuda/memory/expert_copies.h"
 #include "backend/cuda/memory/host_link.h"
 #include "backend/cuda/memory/screen_weights.h"
 #include "backend/cuda/launch/launch.h"
@@ -74,6 +75,7 @@ class CudaBackend final : public Member {
       check(static_cast<bool>(setup_.host_experts), "who leaves experts to the host says who computes them");
       host_.emplace(setup_.host_experts(config_), config_, layers);
       at_.host = host_->at();
+      if (at_.expert_slots) copies_.emplace(config_, setup_.files, run_.threads, *at_.expert_slots, stream_.get());
     }
     inputs_.emplace(config_, at_, stream_.get());
     const std::span freq(config_.rope_inv_freq);
@@ -125,7 +127,11 @@ class CudaBackend final : public Member {
   WeightHandle upload(const HostWeight& weight) override {
     if (is_on_host(weight.layer) && has_experts(weight.role)) {
       host_->experts().upload(weight);
-      return {};
+      if (!copies_) return {};
+      if (is_expert_matrix(weight.role)) {
+        copies_->add(weight);
+        return {};
+      }
     }
     HostWeight part = weight;
     if (rank_.comm != nullptr)
@@ -193,7 +199,9 @@ class CudaBackend final : public Member {
                                    .tuned = setup_.tuned,
                                    .screened = screened,
                                    .fed_back = step.taps.empty(),
-                                   .host_call = host_call()});
+                                   .host_call = host_call(),
+                                   .copies_experts = copies(step),
+                                   .expert_copy = expert_copy()});
     open(step, &eager_program_);
     if (peers() != nullptr) load_kernels();
   }
@@ -217,6 +225,7 @@ class CudaBackend final : public Member {
     std::vector<DrawnToken> drawn = tickets_->wait(ticket);
     if (rank_.comm != nullptr) rank_.comm->require();
     if (host_) host_->require();
+    if (copies_) copies_->require();
     if (config_.head)
       for (DrawnToken& each : drawn) each.token = config_.head->target_id(each.token);
     return drawn;
@@ -260,6 +269,14 @@ class CudaBackend final : public Member {
   [[nodiscard]] std::function<void(const HostCall&, const Launch&)> host_call() {
     if (!host_) return {};
     return [host = &*host_](const HostCall& call, const Launch& on) { host->launch(call, on); };
+  }
+
+  [[nodiscard]] bool copies(const StepArgs& step) const {
+    return copies_ && copies_->able() && copies_experts(config_, run_, std::ssize(step.ids));
+  }
+  [[nodiscard]] std::function<void(const ExpertCopy&, const Launch&)> expert_copy() {
+    if (!copies_) return {};
+    return [copies = &*copies_](const ExpertCopy& part, const Launch& on) { copies->copy(part, on); };
   }
 
   static Matrices matrices_of(KernelFamily kernel) {
@@ -319,7 +336,7 @@ class CudaBackend final : public Member {
     const bool begins = !step.taps.empty();
     const int64_t tokens = std::ssize(step.ids), draws = begins ? 1 : tokens;
     if (!graphs_ || tokens < 1 || std::ssize(step.logit_tokens) != draws || std::ssize(step.sample_rows) != draws ||
-        !step.sinks)
+        !step.sinks || copies(step))
       return 0;
     const int64_t others = graphs_->most_tokens() - drafts_begin();
     if (tokens > (begins ? drafts_begin() : others)) return 0;
@@ -460,7 +477,10 @@ class CudaBackend final : public Member {
         return ProductPointers{.rows = bf16(matrix), .bias = bias};
       };
       const auto experts = [&](WeightRole role, WeightRole bias) {
-        if (w[role].idx < 0) return ExpertsPointers{};  // the host has them
+        if (w[role].idx < 0) {  // the host has them
+          if (copies_) return ExpertsPointers{.bias = bf16(w[bias])};
+          return ExpertsPointers{};
+        }
         if (packed) return ExpertsPointers{.packed = weights_.matrix(w[role]).packed, .bias = bf16(w[bias])};
         return ExpertsPointers{.rows = weights_.mxfp4(w[role]), .bias = bf16(w[bias])};
       };
@@ -555,7 +575,8 @@ class CudaBackend final : public Member {
   std::optional<ScreenWeights> screen_;  // where logits are screened
   DeviceBytes memory_;
   Arena at_;
-  std::optional<HostLink> host_;  // with experts on the host
+  std::optional<HostLink> host_;        // with experts on the host
+  std::optional<ExpertCopies> copies_;  // where steps of many tokens copy them
   std::vector<LayerPointers> layers_;
   std::optional<StepInputs> inputs_;
   std::optional<StepGraphs> graphs_;

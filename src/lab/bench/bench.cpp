@@ -127,6 +127,10 @@ BenchJson head_of(const BenchOptions& options, const model::ModelConfig& config,
           {"device", peaks.device},
           {"read_bytes_per_s", peaks.read_bytes_per_s},
           {"matrix", matrix_json(peaks)},
+          {"host", peaks.host ? BenchJson{{"layers", peaks.host->layers},
+                                          {"read_bytes_per_s", peaks.host->read_bytes_per_s},
+                                          {"link_bytes_per_s", peaks.host->link_bytes_per_s}}
+                              : BenchJson(nullptr)},
           {"rows", BenchJson::array()}};
 }
 

@@ -100,6 +100,10 @@ std::string markdown_head(const Json& head, const backend::DevicePeaks& peaks, i
   out += fmt::format("- backend {}{}, KV cache {}, at most {} tokens per step, {} repetition{}\n", text("backend"),
                      text("kernels").empty() ? "" : fmt::format(" ({})", text("kernels")), text("kv_cache"),
                      number("step_tokens"), repetitions, repetitions == 1 ? "" : "s");
+  if (peaks.host)
+    out += fmt::format("- experts of {:.0f} layers on the host, measured now: reads {}/s; copies to the card {}/s\n",
+                       peaks.host->layers * static_cast<double>(number("layers")),
+                       format_bytes(peaks.host->read_bytes_per_s), format_bytes(peaks.host->link_bytes_per_s));
   out += fmt::format("- device {}, measured now: reads {}/s; {}\n", peaks.device, format_bytes(peaks.read_bytes_per_s),
                      fmt::join(rates, ", "));
   const backend::MatrixPeak* exact = peaks.exact_peak();

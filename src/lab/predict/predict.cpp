@@ -10,6 +10,7 @@
 #include "app/setup/terminal.h"
 #include "backend/cost.h"
 #include "backend/cuda/comm/mailbox.h"
+#include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/predict.h"
 #include "backend/cuda/program/program.h"
 #include "backend/kv_dtype.h"
@@ -36,6 +37,9 @@ using Step = std::vector<backend::Row>;
 
 // Memory that graphs, staging and the driver take besides slots: about this much on an H100.
 constexpr int64_t kOtherBytes = 1'000'000'000;
+// From how many tokens on a host's experts are copied to the card, unless --expert-copy-tokens says: nobody knows the
+// host's products.
+constexpr int kCopiedTokens = 256;
 
 void add(std::vector<NodeTime>& into, const NodeTime& node) {
   const auto it = std::ranges::find_if(
@@ -81,26 +85,37 @@ PredictedRow Predictor::row(const PredictShape& shape) const {
   }
   const backend::Ranks& ranks = options.run.ranks;
   const backend::BackendConfig backend_config = backend::cuda_config(model::backend_config(config, {}, dense), ranks);
-  const backend::RunConfig run = backend::resolved_cuda(backend_config, options.run);
+  backend::RunConfig run = backend::resolved_cuda(backend_config, options.run);
   const auto reduce = backend::cuda::planned_reduce(ranks);
-  PredictedRow row{.shape = shape, .needs = needs(shape)};
   const int64_t memory = card.facts.memory_bytes;
-  row.room = device_limit(memory, memory, *run.gpu_memory_utilization);
+  PredictedRow row{.shape = shape, .room = device_limit(memory, memory, *run.gpu_memory_utilization)};
+  const int layers = backend::host_layers(run, config.dims.layers), all = static_cast<int>(config.dims.layers);
+  row.host_layers = ranks.count > 1 || card.facts.integrated || run.cpu_moe_layers >= 0
+                        ? layers
+                        : least_host_layers(row.room, all, [&](int count) { return needs(shape, count); }).value_or(0);
+  row.needs = needs(shape, row.host_layers);
+  run.cpu_moe_layers = row.host_layers;
+  if (run.expert_copy_tokens < 0) run.expert_copy_tokens = kCopiedTokens;
   std::vector<Step> steps = steps_of(shape, run.max_num_batched_tokens);
   for (const Step& step : steps) {
     const bool last = &step == &steps.back();  // of a prompt, the last one draws
     const backend::StepShape of{.rows = step, .logit_rows = last ? static_cast<int64_t>(step.size()) : 0};
-    const backend::cuda::Program program = backend::cuda::make_program({.config = backend_config,
-                                                                        .run = run,
-                                                                        .step = of,
-                                                                        .card = card.facts,
-                                                                        .reduce = reduce ? &*reduce : nullptr,
-                                                                        .screened = true});
+    int64_t tokens = 0;
+    for (const backend::Row& each : step) tokens += each.tokens;
+    const backend::cuda::Program program =
+        backend::cuda::make_program({.config = backend_config,
+                                     .run = run,
+                                     .step = of,
+                                     .card = card.facts,
+                                     .reduce = reduce ? &*reduce : nullptr,
+                                     .screened = true,
+                                     .copies_experts = backend::cuda::copies_experts(backend_config, run, tokens)});
     const backend::cuda::StepTime time = backend::cuda::predict_step({.program = program,
                                                                       .dims = backend_config.dims,
                                                                       .layer_kinds = config.layer_kinds,
                                                                       .card = card,
-                                                                      .between = {.ranks = ranks.count, .link = link}});
+                                                                      .between = {.ranks = ranks.count, .link = link},
+                                                                      .host = host});
     row.seconds += time.us / 1e6;
     row.limit_seconds += time.floor_us / 1e6;
     for (const NodeTime& node : time.nodes) add(row.nodes, node);
@@ -108,7 +123,7 @@ PredictedRow Predictor::row(const PredictShape& shape) const {
   return row;
 }
 
-backend::MemoryNeeds Predictor::needs(const PredictShape& shape) const {
+backend::MemoryNeeds Predictor::needs(const PredictShape& shape, int host_layers) const {
   const engine::EngineLimits limits =
       engine_limits({.sequences = shape.batch,
                      .depth = shape.depth,
@@ -121,7 +136,8 @@ backend::MemoryNeeds Predictor::needs(const PredictShape& shape) const {
   const backend::CostModel cost = of_a_card(model::cost_of(config, backend::StoredFormats::of({}, dense)), ranks);
   const int64_t logits = int64_t{sized.max_rows} * config.dims.vocab * static_cast<int64_t>(sizeof(float));
   const int64_t shared = ranks.count > 1 ? backend::cuda::comm_bytes(ranks.count) + logits : 0;
-  return {.weights = cost.weight_bytes() + backend::cuda::screened_bytes(sized, options.run, card.facts),
+  return {.weights = cost.weight_bytes() - cost.expert_bytes(host_layers) +
+                     backend::cuda::screened_bytes(sized, options.run, card.facts),
           .kv = backend::kv_bytes(sized, kv_row_bytes(options, config.dims)),
           .activations = backend::slot_bytes(sized, sizeof(float)) + kOtherBytes + shared};
 }
@@ -149,6 +165,12 @@ std::string farthest(const Json& row) {
                      kernel["held_by"].get<std::string>());
 }
 
+std::string memory_of(const Json& row) {
+  const int layers = row["host_layers"].get<int>();
+  return format_bytes(row["memory_bytes"].get<double>()) + (row["fits"] == true ? "" : ": too much") +
+         (layers > 0 ? fmt::format(" + {} L", layers) : "");
+}
+
 Json matrix_of(const KnownCard& card) {
   Json matrix = Json::array();
   for (int u = 0; u < backend::cuda::kMatrixUnits; ++u) {
@@ -165,7 +187,9 @@ BySource kernels_by_source(const Json& result, bool measured) {
   for (const Json& table : result["tables"])
     for (const Json& row : table["rows"])
       for (const Json& node : row["kernels"]) {
-        if (node["held_by"] == name_of(backend::cuda::HeldBy::kLink)) continue;
+        if (node["held_by"] == name_of(backend::cuda::HeldBy::kLink) ||
+            node["held_by"] == name_of(backend::cuda::HeldBy::kHost))
+          continue;
         const auto kernel = node["kernel"].get<std::string>();
         const backend::cuda::KernelShare& share = backend::cuda::share_of(kernel);
         if (share.measured() == measured) by_source[share.from].insert(kernel);
@@ -248,6 +272,7 @@ Json json_of(const PredictedRow& row) {
                {"of_limit", row.of_limit()},
                {"memory_bytes", row.needs.total()},
                {"fits", row.fits()},
+               {"host_layers", row.host_layers},
                {"kernels", Json::array()}};
   for (const backend::cuda::NodeTime& node : row.nodes)
     json["kernels"].push_back({{"stage", name_of(node.stage)},
@@ -278,8 +303,7 @@ std::string predict_markdown(const Json& result) {
     for (const Json& row : table["rows"])
       out += fmt::format(kLine, row["step"].get<std::string>(), rate(number(row, "tokens_per_second")),
                          rate(number(row, "limit_tokens_per_second")), whole_percent(number(row, "of_limit")),
-                         format_bytes(number(row, "memory_bytes")) + (row["fits"] == true ? "" : ": too much"),
-                         farthest(row));
+                         memory_of(row), farthest(row));
     if (table.contains("ranks"))
       out +=
           fmt::format("\nMemory of each rank, activations not among it:\n\n```\n{}```\n", ranks_text(table["ranks"]));
@@ -326,7 +350,8 @@ int execute(const PredictOptions& asked) {
                {"tables", Json::array()},
                {"assumptions", Json::array()}};
   for (const Weights& weights : weights_of(options.model)) {
-    const Predictor predictor{options.model, config, weights.dense, card, link};
+    const Predictor predictor{
+        options.model, config, weights.dense, card, {1e9 * options.host_read, 1e9 * options.host_link}, link};
     backend::CostModel whole = model::cost_of(config, backend::StoredFormats::of({}, weights.dense));
     Json table = {{"weights", weights.name},
                   {"weight_bytes", of_a_card(whole, options.model.run.ranks).weight_bytes()},
@@ -343,6 +368,15 @@ int execute(const PredictOptions& asked) {
     }
     json["tables"].push_back(std::move(table));
   }
+  const auto on_host = [](const Json& table) {
+    return std::ranges::any_of(table["rows"], [](const Json& row) { return row["host_layers"] > 0; });
+  };
+  if (std::ranges::any_of(json["tables"], on_host))
+    json["assumptions"].push_back(fmt::format(
+        "L: layers whose experts the host computes, reading {:.0f} GB/s, or copies to the card at {:.0f} GB/s; from {} "
+        "tokens on it copies",
+        options.host_read, options.host_link,
+        options.model.run.expert_copy_tokens < 0 ? kCopiedTokens : options.model.run.expert_copy_tokens));
   for (std::string& line : assumptions(json, card, link)) json["assumptions"].push_back(std::move(line));
   if (ranks > 1)
     json["link"] = {{"name", link.word},

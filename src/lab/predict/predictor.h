@@ -35,6 +35,7 @@ struct PredictedRow {
   std::vector<backend::cuda::NodeTime> nodes{};  // over all steps
   backend::MemoryNeeds needs{};
   MemoryLimit room{};
+  int host_layers = 0;  // whose experts stay on the host
 
   [[nodiscard]] double tokens_per_second() const { return static_cast<double>(shape.tokens()) / seconds; }
   [[nodiscard]] double limit_tokens_per_second() const { return static_cast<double>(shape.tokens()) / limit_seconds; }
@@ -47,6 +48,7 @@ struct Predictor {
   const model::ModelConfig& config;
   backend::DenseFormats dense;
   backend::cuda::KnownCard card;
+  backend::cuda::PredictArgs::Host host{};  // where the card has no room for all experts
   backend::cuda::KnownLink
       link{};  // between several ranks (options.run.ranks); a row is the first rank's, which has the most work
 
@@ -55,7 +57,8 @@ struct Predictor {
   [[nodiscard]] PredictedRow row(const PredictShape& shape) const;
 
  private:
-  [[nodiscard]] backend::MemoryNeeds needs(const PredictShape& shape) const;
+  // With so many layers' experts on the host.
+  [[nodiscard]] backend::MemoryNeeds needs(const PredictShape& shape, int host_layers) const;
 };
 
 // The output of `nibble predict`. Pure.

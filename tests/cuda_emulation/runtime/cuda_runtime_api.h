@@ -197,6 +197,10 @@ inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   nibble::backend::cuda::on_card(event);
   return nibble::backend::cuda::on_card(stream), cudaSuccess;
 }
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/ = 0) {
+  nibble::backend::cuda::on_card(event);
+  return nibble::backend::cuda::on_card(stream), cudaSuccess;
+}
 inline cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   nibble::backend::cuda::on_card(event);
   return event->card == nibble::backend::cuda::emulated_cuda().failed_card ? cudaErrorInvalidDevice : cudaSuccess;

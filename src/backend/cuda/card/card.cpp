@@ -91,9 +91,13 @@ MemoryNeeds cuda_memory_needs(const BackendConfig& whole, const RunConfig& run, 
   const int64_t shared = !several                     ? 0
                          : in == RanksIn::kOneProcess ? comm_bytes(run.ranks.count) + gathered
                                                       : kNcclCardBytes + 2 * gathered;
+  // Biases of experts that are copied stay on the card.
+  const int64_t biases = needs.expert_slots ? host_layers(run, config.dims.layers) * config.dims.experts *
+                                                  (2 * config.dims.inter + config.dims.hidden) * int64_t{sizeof(Bf16)}
+                                            : 0;
   return {.weights = config.head ? head_weight_bytes(config) : screened_bytes(config, run, card.facts),
           .kv = kv,
-          .activations = measure.bytes() - kv + shared,
+          .activations = measure.bytes() - kv + shared + biases,
           .graphs = graphs ? graph : 0,
           .upload = upload_bytes(with_defaults(run).threads)};
 }

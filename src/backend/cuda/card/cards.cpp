@@ -85,6 +85,7 @@ std::vector<KnownCard> known_cards() {
        .link = "nvlink4"},
       from_datasheet("a100", facts_of("A100 SXM 80 GB", 80, 108, 79, 2039), 1.41, {312, 0, "nvlink3"}),
       from_datasheet("a100-40gb", facts_of("A100 SXM 40 GB", 80, 108, 39, 1555), 1.41, {312, 0, "nvlink3"}),
+      from_datasheet("3060", facts_of("RTX 3060", 86, 28, 11.6, 360), 1.777, {25.5}),
       from_datasheet("3090", facts_of("RTX 3090", 86, 82, 23.6, 936), 1.695, {71}),
       from_datasheet("4090", facts_of("RTX 4090", 89, 128, 23.6, 1008), 2.52, {165}),
       from_datasheet("5090", facts_of("RTX 5090", 120, 170, 31.3, 1792), 2.407, {209.5, 838}),

@@ -74,6 +74,18 @@ double measure_peak(double (*kernel)(const PeakLaunch&, cudaStream_t), const Dev
 
 }  // namespace
 
+double measure_link(int device) {
+  constexpr int64_t kBytes = int64_t{32} << 20;
+  const CurrentDevice before;
+  require_kernels(open_device(device));
+  const PinnedBytes from = allocate_pinned(kBytes, "measuring the link");
+  const DeviceBytes to = allocate_device(kBytes, "measuring the link");
+  const Stream stream = make_stream();
+  return kBytes / best_seconds(stream.get(), [&] {
+           cuda_check(cudaMemcpyAsync(to.get(), from.get(), kBytes, cudaMemcpyHostToDevice, stream.get()));
+         });
+}
+
 DevicePeaks measure_cuda(int device) {
   const CurrentDevice before;
   if (const CudaAvailable available = cuda_available(device); !available.yes)

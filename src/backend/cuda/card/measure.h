@@ -15,6 +15,9 @@ namespace nibble::backend {
 // Takes a second, and a part of the card's free memory while it runs. Throws what make_cuda_backend throws.
 [[nodiscard]] DevicePeaks measure_cuda(int device);
 
+// Bytes per second of copies from pinned host memory to the card; takes some 10 ms. Throws as measure_cuda.
+[[nodiscard]] double measure_link(int device);
+
 // The card's clock, from NVML, which is loaded now; empty where the driver brought no such library. A reading takes
 // less than a millisecond.
 [[nodiscard]] ReadClock cuda_clock(int device);

@@ -32,6 +32,20 @@ void check_grouped(Kernel kernel, const Args& a, const GemvShape& matrix, bool s
 
 }  // namespace
 
+int64_t packed_expert_bytes(WeightRole role, const Dims& dims) {
+  check(is_expert_matrix(role), "a matrix of experts");
+  return role == WeightRole::kGateUp
+             ? layout::packed_bytes(layout::Packing::kMxfp4, 2 * dims.inter, dims.hidden)
+             : layout::packed_bytes(layout::Packing::kMxfp4, dims.hidden, layout::block_pair_width(dims.inter));
+}
+
+ExpertParts expert_parts(const Dims& dims) {
+  constexpr int64_t kSlotBytes = int64_t{256} << 20;  // of both matrices: 19 experts of gpt-oss
+  const int64_t expert = packed_expert_bytes(WeightRole::kGateUp, dims) + packed_expert_bytes(WeightRole::kDown, dims),
+                most = std::max<int64_t>(1, kSlotBytes / expert), count = (ceil_div(dims.experts, most) + 1) / 2 * 2;
+  return {.each = static_cast<int>(ceil_div(dims.experts, count)), .count = static_cast<int>(count)};
+}
+
 RowWarpsPlan plan_row_warps(int64_t cols, const RowWarpsWish& wish, const PlanDevice& device) {
   const int blocks = layout::slices_of(cols).blocks;
   if (blocks == 0 || device.sms <= 0)

@@ -1,8 +1,11 @@
 #pragma once
-// Experts that the host computes (backend/host_experts.h): what a layer's share of a step is to a stream. Rows and
-// routing go into pinned memory, a host function computes, the delta is copied back. Plain C++.
+// Experts that stay with the host, to a stream. Of few tokens the host computes them (backend/host_experts.h): rows and
+// routing go into pinned memory, a host function computes, the delta is copied back. Of many tokens the card does, and
+// the weights come to it, a part of a layer's experts at a time. Plain C++.
 
 #include "backend/cuda/launch/launch.h"
+#include "backend/dims.h"
+#include "backend/weights.h"
 #include "base/dtype.h"
 
 #include <cstdint>
@@ -44,5 +47,21 @@ struct HostCall {
   int64_t values = 0;
 };
 [[nodiscard]] constexpr Kernel host_call_kernel() { return {"host_experts"}; }
+
+// How a layer's experts are cut into parts that come one after the other. Their number is even: neighbours, also those
+// of two layers, have different slots of the two that there are (ExpertSlots).
+struct ExpertParts {
+  int each = 0, count = 0;
+  [[nodiscard]] int first(int part) const { return part * each; }
+};
+[[nodiscard]] ExpertParts expert_parts(const Dims& dims);
+// Of one expert, packed. REQUIRES is_expert_matrix(role).
+[[nodiscard]] int64_t packed_expert_bytes(WeightRole role, const Dims& dims);
+
+// The copy of a part of a layer's experts to its slot.
+struct ExpertCopy {
+  int layer = 0, part = 0;
+};
+[[nodiscard]] constexpr Kernel expert_copy_kernel() { return {"copy_experts"}; }
 
 }  // namespace nibble::backend::cuda

@@ -123,6 +123,15 @@ HeadArena carve_head(const BackendConfig& config, Carver& carver) {
           .target_ids = head.target_ids.empty() ? nullptr : carver.take<int32_t>(d.vocab)};
 }
 
+ExpertSlots carve_slots(const Dims& d, Carver& carver) {
+  const int64_t experts = expert_parts(d).each;
+  ExpertSlots a;
+  for (ExpertSlots::Slot& slot : a.slots)
+    slot = {.gate_up = carver.take<uint8_t>(packed_expert_bytes(WeightRole::kGateUp, d) * experts),
+            .down = carver.take<uint8_t>(packed_expert_bytes(WeightRole::kDown, d) * experts)};
+  return a;
+}
+
 StepArena carve_step(const BackendConfig& config, Carver& carver) {
   const auto kinds = std::ssize(kinds_of(config.dims));
   StepArena a;
@@ -145,6 +154,7 @@ ArenaNeeds arena_needs(const BackendConfig& config, const RunConfig& run, const 
           .gemms = has_gemms(family),
           .flash = choose_flash(config, run),
           .screen = screens_logits(config, run, card.facts),
+          .expert_slots = may_copy_experts(config, run),
           .card = card};
 }
 
@@ -174,6 +184,7 @@ Arena carve(const ArenaNeeds& needs, Carver& carver) {
   if (needs.gemms) a.gemm = carve_gemms(needs, carver);
   if (needs.flash) a.attend = carve_attention(needs, carver);
   if (config.head) a.head = carve_head(config, carver);
+  if (needs.expert_slots) a.expert_slots = carve_slots(d, carver);
   a.step = carve_step(config, carver);
   a.rope = {.inv_freq = carver.take<float>(d.head_dim / 2),
             .cosine = carver.take<float>(tokens * d.head_dim / 2),

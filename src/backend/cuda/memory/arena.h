@@ -103,6 +103,15 @@ struct HeadArena {
   int32_t* target_ids = nullptr;  // [vocab], where the head has some
 };
 
+// Room for two parts of a layer's experts that are copied from the host: while one is multiplied, the other comes.
+struct ExpertSlots {
+  struct Slot {
+    uint8_t *gate_up = nullptr, *down = nullptr;  // packed, of ExpertParts::each experts
+  };
+  std::array<Slot, 2> slots{};
+  [[nodiscard]] const Slot& of(int part) const { return slots[static_cast<size_t>(part % 2)]; }
+};
+
 // The step's arrays.
 struct StepArena {
   int32_t* rows = nullptr;  // ids, positions, rows of tokens, last keys, then the kv slots of each of kinds_of(dims)
@@ -148,6 +157,7 @@ struct Arena {
   std::optional<AttendArena> attend;
   std::optional<ScreenScratch> screen;  // of up to kGemvTokens rows of logits
   std::optional<HeadArena> head;
+  std::optional<ExpertSlots> expert_slots;  // where steps of many tokens copy the host's experts
   StepArena step;
   RopeArena rope;
   SampleArena sample;
@@ -172,7 +182,7 @@ struct ArenaNeeds {
   const BackendConfig& config;
   KvDtype kv = KvDtype::kBf16;
   Matrices matrices = Matrices::kPacked;
-  bool gemms = false, flash = false, screen = false;  // choices.h
+  bool gemms = false, flash = false, screen = false, expert_slots = false;  // choices.h
   Card card;
 };
 // What a run needs. Throws Error(kUnsupported) as choices.h does.

@@ -66,12 +66,13 @@ PackedWeights::PackedScales* PackedWeights::packed_scales() {
   return reinterpret_cast<PackedScales*>(packed_scales_.get());
 }
 
-void PackedWeights::pack(PackArgs pack, uint8_t* q8, std::optional<WeightFormat> quantize, const SlabSource& source,
-                         Slabs& slabs) {
-  uint8_t* const packed = pack.packed;
-  const bool changed = quantize || (pack.packing != Packing::kQ8 && !source.as_shipped());
+void pack(const PackArgs& all, uint8_t* q8, std::optional<WeightFormat> quantize, const SlabSource& source,
+          Slabs& slabs) {
+  uint8_t* const packed = all.packed;
+  const bool changed = quantize || (all.packing != Packing::kQ8 && !source.as_shipped());
   const Slabs::Room room = changed ? Slabs::Room::kWanted : Slabs::Room::kNone;
-  slabs.run(source, room, [=](const Slabs::Rows& rows) mutable {
+  slabs.run(source, room, [=](const Slabs::Rows& rows) {
+    PackArgs pack = all;
     pack.rows = rows.count;
     pack.values = rows.even;
     if (q8 != nullptr) {

@@ -37,9 +37,14 @@ struct MatrixShape {
 // As it is packed: columns of down are filled up to pairs of blocks.
 [[nodiscard]] MatrixShape packed_shape(WeightRole role, const Dims& dims);
 
+// Packs a source's rows as they come through the slabs. `pack`: what is the same for all of them. q8: where the
+// source's Q8_0 is packed as it is, or null. The source is read until slabs.wait() returns.
+void pack(const PackArgs& pack, uint8_t* q8, std::optional<WeightFormat> quantize, const SlabSource& source,
+          Slabs& slabs);
+
 // The matrices that the decode kernels stream, in device memory in their layout (layout/packed.h) and nowhere else:
 // packed on the device as they come through the upload ring, requantised there where BackendConfig::dense says so.
-// Where it says Q8_0, of sources in Q8_0, they lie there twice: so, and rounded to bf16.
+// Where it says Q8_0, of sources in Q8_0, they lie there so, and with q8_copies once more, rounded to bf16.
 class PackedWeights {
  public:
   PackedWeights(const BackendConfig& config, cudaStream_t stream) : config_(config), stream_(stream) {}
@@ -82,9 +87,6 @@ class PackedWeights {
   PackedScales* packed_scales();  // on the device, until finish()
   Qkv& qkv(int layer);
   [[nodiscard]] Packed allocate(WeightRole role, int64_t rows, int64_t cols, std::string_view what) const;
-  // `pack`: what is the same for all rows. q8: where the source's Q8_0 is packed as it is, or null.
-  void pack(PackArgs pack, uint8_t* q8, std::optional<WeightFormat> quantize, const SlabSource& source, Slabs& slabs);
-
   const BackendConfig& config_;
   cudaStream_t stream_;
   DeviceBytes packed_scales_;  // a PackedScales while weights come

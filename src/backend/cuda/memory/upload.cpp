@@ -148,6 +148,7 @@ Slabs::Slabs(Uploader& uploader) : uploader_(uploader) {
   for (Slab& slab : slabs_) {
     slab.bytes = allocate_device(kBytes, "weights on their way");
     slab.stream = make_stream();
+    slab.done = make_event();
   }
 }
 
@@ -188,6 +189,18 @@ void Slabs::run(const SlabSource& source, Room room, const Use& use) {
 void Slabs::wait() {
   uploader_.wait_all();
   for (const Slab& slab : slabs_) cuda_check(cudaStreamSynchronize(slab.stream.get()));
+}
+
+void Slabs::begin_after(const Event& event) {
+  for (const Slab& slab : slabs_) cuda_check(cudaStreamWaitEvent(slab.stream.get(), event.get()));
+}
+
+void Slabs::end_before(cudaStream_t stream) {
+  uploader_.wait_all();
+  for (const Slab& slab : slabs_) {
+    cuda_check(cudaEventRecord(slab.done.get(), slab.stream.get()));
+    cuda_check(cudaStreamWaitEvent(stream, slab.done.get()));
+  }
 }
 
 void translate(const SlabSource& source, const Slabs::Rows& rows, uint8_t* values, uint8_t* scales) {

@@ -129,11 +129,16 @@ class Slabs {
   void run(const SlabSource& source, Room room, const Use& use);
   // Until all is done.
   void wait();
+  // What comes next waits for the event, as it was last recorded.
+  void begin_after(const Event& event);
+  // What is enqueued on the stream next waits for all that was run. Returns when it is enqueued.
+  void end_before(cudaStream_t stream);
 
  private:
   struct Slab {
     DeviceBytes bytes, room;
     Stream stream;
+    Event done;
     Uploader::Job job = -1;  // the last one
   };
   Uploader& uploader_;

@@ -179,6 +179,15 @@ bool screens_logits(const BackendConfig& config, const RunConfig& run, const Dev
          has_room_to_screen(screen_copy_bytes(d.vocab, d.hidden), card.memory_bytes);
 }
 
+bool may_copy_experts(const BackendConfig& config, const RunConfig& run) {
+  return host_layers(run, config.dims.layers) > 0 && run.expert_copy_tokens > 0 && !config.own_experts &&
+         has_gemms(choose_family(config, run));
+}
+
+bool copies_experts(const BackendConfig& config, const RunConfig& run, int64_t tokens) {
+  return may_copy_experts(config, run) && tokens >= std::max<int64_t>(run.expert_copy_tokens, kFewTokens + 1);
+}
+
 DenseFormats with_q8(const BackendConfig& config, const RunConfig& run, const DeviceFacts& card,
                      const DenseFormats& file) {
   DenseFormats dense = config.dense;

@@ -48,6 +48,9 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
                                    const DenseFormats& file);
 // Whether the GEMM of bf16 weights on this card also takes Q8_0, which then needs no copy.
 [[nodiscard]] bool widens_q8(const Card& card);
+// Whether steps of many tokens may have the host's experts copied to the card, and whether one of so many tokens does.
+[[nodiscard]] bool may_copy_experts(const BackendConfig& config, const RunConfig& run);
+[[nodiscard]] bool copies_experts(const BackendConfig& config, const RunConfig& run, int64_t tokens);
 // The packing in which the matrix of a role is kept.
 [[nodiscard]] layout::Packing packing_of(WeightRole role, const DenseFormats& dense);
 // The first reason why the kernels of packed matrices cannot serve the model's shapes. Empty where they can.

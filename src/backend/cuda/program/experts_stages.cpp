@@ -53,8 +53,9 @@ void Maker::choose_experts() {
                            .pairs = tokens_ * d_.topk,
                            .experts = d_.experts,
                            .activations = activations_,
-                           .wide_scales = args_.scales.wide(),
-                           .byte_scales = args_.scales.experts.fits_bytes(),
+                           // Nobody knows those of experts that are yet to come.
+                           .wide_scales = args_.scales.wide() || copied_layers_ > 0,
+                           .byte_scales = args_.scales.experts.fits_bytes() && copied_layers_ == 0,
                            .tile_tokens = tokens_of(args_.run.moe_tile),
                            .shares_card = args_.reduce != nullptr && args_.reduce->ranks_on_card > 1};
   const auto chosen = first_serving<ExpertsPlan>(args_.card, &Arch::experts_gemm, shape);
@@ -192,12 +193,16 @@ void Maker::moe() {
   if (host_layers_ > 0) host_moe();
   if (all_on_host()) {
     delta_ = left_by_host();
+  } else if (copied_layers_ == d_.layers) {
+    delta_ = experts_delta();
   } else {
     const size_t first = program_.nodes.size();
     card_moe();
-    if (host_layers_ > 0)
-      for (Node& own : std::span(program_.nodes).subspan(first)) own.only = layers(host_layers_, to_int(d_.layers));
+    if (host_layers_ > 0 || copied_layers_ > 0)
+      for (Node& own : std::span(program_.nodes).subspan(first))
+        own.only = layers(host_layers_ + copied_layers_, to_int(d_.layers));
   }
+  if (copied_layers_ > 0) copied_moe();
   if (!plain()) hold_delta();
   if (host_layers_ == 0) return;
   hold_nothing({Slot::kExpertHidden});
@@ -215,6 +220,28 @@ void Maker::card_moe() {
   else
     grouped_moe(up, down);
   combine();
+}
+
+void Maker::copied_moe() {
+  const size_t first = program_.nodes.size();
+  const ExpertParts parts = expert_parts(d_);
+  const OwnExperts all = own_;
+  for (int part = 0; part < parts.count; ++part) {
+    own_ = {.first = parts.first(part), .count = parts.each};
+    const int64_t bytes = (packed_expert_bytes(kGateUp, d_) + packed_expert_bytes(kDown, d_)) *
+                          std::min(own_.count, to_int(d_.experts) - own_.first);
+    Node& copied =
+        add(expert_copy_kernel(), fmt::format("experts {} to {}", own_.first, own_.first + own_.count - 1), {},
+            [part, copy = args_.expert_copy](const Binding& b, const Launch& on) { copy({b.layer, part}, on); });
+    copied.moved = static_cast<double>(bytes);
+    gemm_moe({kGateUp, kGateUpBias}, {kDown, kDownBias}, part);
+  }
+  own_ = all;
+  for (Node& own : std::span(program_.nodes).subspan(first)) {
+    own.cost = own.cost / parts.count;
+    own.only = layers(0, copied_layers_);
+  }
+  hold_nothing({Slot::kExpertHidden});
 }
 
 std::vector<int> Maker::layers(int first, int end) {
@@ -350,7 +377,15 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
   add<GroupedDown>(plan_row_warps(hidden_width_, kGrouped, device_), down, down_args);
 }
 
-void Maker::gemm_moe(const Roles& up, const Roles& down) {
+void Maker::gemm_moe(const Roles& up, const Roles& down, std::optional<int> part) {
+  // W and b of gate_up, and of down.
+  const auto experts_of = [part, first = own_.first](const Binding& b) -> std::pair<ExpertsPointers, ExpertsPointers> {
+    if (!part) return {b.w.gate_up, b.w.down};
+    const ExpertSlots::Slot& slot = b.at.expert_slots->of(*part);
+    const Dims& d = b.config.dims;
+    return {{.packed = slot.gate_up, .bias = b.w.gate_up.bias + first * 2 * d.inter},
+            {.packed = slot.down, .bias = b.w.down.bias + first * d.hidden}};
+  };
   const bool by_place = experts_.by_place;
   const int64_t pairs = tokens_ * d_.topk;
   const GemmPlan first = experts_plan_.first, second = experts_plan_.second;
@@ -363,10 +398,11 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
   const InputType codes = experts_take_codes() ? experts_plan_.input : InputType::kMxfp8;
   // Both products; the second one reads what it is told of `down`.
   const auto args_of = [=, row_codes = row_codes(), top = args_.scales.experts.largest](const Binding& b) {
+    const ExpertsPointers gate_up = experts_of(b).first;
     return GemmArgs{.packing = Packing::kMxfp4,
                     .order = layout::RowOrder::kGateUp,
-                    .weights = b.w.gate_up.packed,
-                    .bias = b.w.gate_up.bias,
+                    .weights = gate_up.packed,
+                    .bias = gate_up.bias,
                     .x = by_place ? b.at.gemm->placed_x : b.at.gemm->x,
                     .rows = to_int(2 * b.config.dims.inter),
                     .cols = to_int(b.config.dims.hidden),
@@ -383,8 +419,9 @@ void Maker::gemm_moe(const Roles& up, const Roles& down) {
                     .swiglu_limit = b.config.swiglu_limit,
                     .codes = codes};
   };
-  const auto down_of = [](const Binding& b) {
-    return GemmDown{b.w.down.packed, b.w.down.bias, reinterpret_cast<uint16_t*>(b.at.gemm->y)};
+  const auto down_of = [=](const Binding& b) {
+    const ExpertsPointers own = experts_of(b).second;
+    return GemmDown{own.packed, own.bias, reinterpret_cast<uint16_t*>(b.at.gemm->y)};
   };
   Held u = hidden(in<&Arena::gemm, &GemmArena::u>, experts_take_codes() ? Held::Type::kCodes : Held::Type::kF16);
   u.codes = codes;

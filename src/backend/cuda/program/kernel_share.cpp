@@ -63,6 +63,7 @@ constexpr KernelShare kShares[] = {
      .cycle_bytes = 24,
      .feeding = kOwn,
      .from = "2026-11-25-h100-moe-down.json"},
+    {.kernel = "any_host_rows", .step_us = 3, .value_bytes = 6, .from = "assumed: as a norm, and a line over the bus"},
     {.kernel = "any_top_experts", .step_us = 2, .token_us = 0.003, .from = kH100Chains},
     // The row tile of a warp, as in moe_up, for more tokens: 256 and 512 of them tell what its products cost.
     {.kernel = "grouped<",

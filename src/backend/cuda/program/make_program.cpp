@@ -80,7 +80,6 @@ Maker::Maker(const ProgramArgs& args)
     : args_(args),
       d_(args.config.dims),
       own_(own_of(args.config)),
-      host_layers_(host_layers(args.run, d_.layers)),
       family_(choose_family(args.config, args.run)),
       flash_(choose_flash(args.config, args.run)),
       pages_(args.run.kv_type()),
@@ -93,11 +92,12 @@ Maker::Maker(const ProgramArgs& args)
   check(args.reduce == nullptr || is_rank(), "ranks are told which experts are theirs");
   for (const Row& row : args.step.rows) tokens_ += row.tokens;
   require_moe_tile(args.config, args.run, args.card);
+  (args.copies_experts ? copied_layers_ : host_layers_) = host_layers(args.run, d_.layers);
   fused_ = family_ != KernelFamily::kReference && fused_step(d_, tokens_);
   dense_gemms_ = dense_by_gemm(family_, d_, tokens_);
   if (plain()) return;
   choose_experts();
-  experts_gemms_ = experts_by_gemm(family_, experts_plan_, d_, tuned_, tokens_);
+  experts_gemms_ = copied_layers_ > 0 || experts_by_gemm(family_, experts_plan_, d_, tuned_, tokens_);
 }
 
 // As the plain kernels leave them.

@@ -186,11 +186,14 @@ class Maker {
     if (host_layers_ + 1 < all) make(left_by_experts()).only = layers(host_layers_ + 1, all);
   }
   void card_moe();
+  // The host's experts on the card, part after part as they are copied.
+  void copied_moe();
   void fused_moe(const Roles& up, const Roles& down);
   // Sorts the pairs by expert, for kernels that take tiles of up to so many of an expert's.
   void group_tiles(int tile_tokens);
   void grouped_moe(const Roles& up, const Roles& down);
-  void gemm_moe(const Roles& up, const Roles& down);
+  // Of all experts that lie on the card, or of a part that was copied there: the only experts that are own_ then.
+  void gemm_moe(const Roles& up, const Roles& down, std::optional<int> part = {});
   // Sorts the pairs by expert and rounds x for gate_up, unless that is done: a row per token, or a row per place.
   void group_and_round(bool by_place, int tile_tokens);
   // Rounds u for down, into the memory of gate_up's x.
@@ -446,8 +449,9 @@ class Maker {
   const ProgramArgs& args_;
   const Dims& d_;
   const int64_t hidden_width_ = layout::block_pair_width(d_.inter);  // of the experts' hidden: columns of down
-  const OwnExperts own_;
-  const int host_layers_;  // the first ones, whose experts are on the host
+  OwnExperts own_;
+  // The first ones, whose experts the host computes; or of which they are copied. One is 0.
+  int host_layers_ = 0, copied_layers_ = 0;
   const KernelFamily family_;
   const bool flash_;  // the step's attention is on tensor cores
   const KvDtype pages_;

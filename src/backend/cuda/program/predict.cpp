@@ -88,6 +88,21 @@ NodeTime sum_over_ranks(const PredictArgs& args, const Node& node, SumWay way) {
           .held = HeldBy::kLink};
 }
 
+// A call of the host, or a copy from there: of the bytes, or of what crosses the bus, in all layers.
+NodeTime on_host(const PredictArgs& args, const Node& node, bool copies) {
+  // One H200 beside 16 Xeon cores: 2026-12-01-h200-experts-on-the-host.json.
+  constexpr double kCallUs = 12, kLinkShare = 0.85;
+  const auto layers = static_cast<double>(layers_of(node, args.layer_kinds));
+  const double us =
+      copies ? node.moved / args.host.link_bytes_per_s * kMicro : node.cost.bytes / args.host.read_bytes_per_s * kMicro;
+  return {.stage = node.stage,
+          .kernel = node.kernel,
+          .launches = static_cast<int64_t>(layers),
+          .us = layers * (copies ? us / kLinkShare : us + kCallUs),
+          .floor_us = layers * us,
+          .held = copies ? HeldBy::kLink : HeldBy::kHost};
+}
+
 // After the draws: each rank's best of a row, to all others.
 NodeTime picking(const PredictArgs& args) {
   const auto& [ranks, link] = args.between;
@@ -104,11 +119,23 @@ NodeTime picking(const PredictArgs& args) {
 StepTime predict_step(const PredictArgs& args) {
   StepTime step;
   double peak = args.card.exact_peak();
+  const auto off_card = [](const Node& node) {
+    return node.kernel == host_call_kernel().name || node.kernel == expert_copy_kernel().name;
+  };
+  double copied_us = 0, beside_us = 0;  // copies, and what multiplies what they have brought
   for (const Node& node : args.program.nodes)
-    if (!way_of(node.kernel)) peak = std::max(peak, args.card.peak(share_of(node.kernel).matrix.unit));
+    if (!way_of(node.kernel) && !off_card(node))
+      peak = std::max(peak, args.card.peak(share_of(node.kernel).matrix.unit));
   for (const Node& node : args.program.nodes) {
     if (const auto way = way_of(node.kernel)) {
       step.nodes.push_back(sum_over_ranks(args, node, *way));
+      continue;
+    }
+    if (off_card(node)) {
+      const bool copies = node.kernel == expert_copy_kernel().name;
+      step.nodes.push_back(on_host(args, node, copies));
+      step.floor_us += step.nodes.back().floor_us;
+      if (copies) copied_us += step.nodes.back().us;
       continue;
     }
     const KernelShare& share = share_of(node.kernel);
@@ -130,12 +157,17 @@ StepTime predict_step(const PredictArgs& args) {
                           .us = layers * launches * one.us,
                           .floor_us = floor_us(cost, args.card, peak),
                           .held = one.held});
+    if (copied_us > 0 && node.stage == Stage::kMoe) {  // no other node of the stage follows them
+      beside_us += step.nodes.back().us;
+      continue;
+    }
     step.costs[static_cast<size_t>(node.stage)] += cost;
   }
   if (args.program.logit_rows > 0) step.nodes.push_back(sampling(args));
   if (args.program.logit_rows > 0 && args.between.ranks > 1) step.nodes.push_back(picking(args));
   step.us = kBetweenStepsUs;
   for (const NodeTime& node : step.nodes) step.us += node.us;
+  step.us -= std::min(copied_us, beside_us);
   for (const Cost& cost : step.costs) step.floor_us += floor_us(cost, args.card, peak);
   return step;
 }

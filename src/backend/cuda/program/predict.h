@@ -57,9 +57,9 @@ inline constexpr double kBetweenStepsUs =
 inline constexpr double kUnchainedUs = 1.75;
 
 // What a launch spends most of its time on.
-enum class HeldBy : uint8_t { kLaunch, kReads, kInstructions, kMatrix, kLink };
+enum class HeldBy : uint8_t { kLaunch, kReads, kInstructions, kMatrix, kLink, kHost };
 [[nodiscard]] constexpr std::string_view name_of(HeldBy held) {
-  constexpr std::string_view kNames[] = {"launches", "reads", "instructions", "matrix units", "link"};
+  constexpr std::string_view kNames[] = {"launches", "reads", "instructions", "matrix units", "link", "the host"};
   return kNames[static_cast<size_t>(held)];
 }
 
@@ -75,7 +75,7 @@ struct NodeTime {
 
 struct StepTime {
   std::vector<NodeTime> nodes;
-  double us = 0;        // of all, and between this step and the next
+  double us = 0;        // of all, and between this step and the next, but for what runs beside copies from the host
   StageCosts costs{};   // at the least: backend/cost.h
   double floor_us = 0;  // the sum over the stages
 };
@@ -90,6 +90,10 @@ struct PredictArgs {
     int ranks = 1;
     KnownLink link{};
   } between{};
+  // Of experts on the host: how fast its memory is read, and copies from there are.
+  struct Host {
+    double read_bytes_per_s = 0, link_bytes_per_s = 0;
+  } host{};
 };
 // Throws Error(kUnsupported) for a kernel that nobody has measured.
 [[nodiscard]] StepTime predict_step(const PredictArgs& args);

@@ -50,84 +50,6 @@ void add(std::vector<NodeTime>& into, const NodeTime& node) {
   it->floor_us += node.floor_us;
 }
 
-}  // namespace
-
-std::vector<Step> steps_of(const PredictShape& shape, int64_t step_tokens) {
-  std::vector<Step> steps;
-  const auto depth = static_cast<int32_t>(shape.depth);
-  if (shape.prompt == 0) {
-    Step& step = steps.emplace_back();
-    for (int32_t s = 0; s < shape.batch; ++s) step.push_back({.first_token = s, .tokens = 1, .context = depth + 1});
-    return steps;
-  }
-  for (int64_t done = 0; done < shape.prompt; done += step_tokens) {
-    const auto tokens = static_cast<int32_t>(std::min(step_tokens, shape.prompt - done));
-    steps.push_back({{.first_token = 0, .tokens = tokens, .context = depth + static_cast<int32_t>(done) + tokens}});
-  }
-  return steps;
-}
-
-std::string PredictShape::name() const {
-  if (prompt > 0) return fmt::format("pp{}{}", prompt, depth > 0 ? fmt::format(" @ d{}", depth) : "");
-  return fmt::format("tg @ d{}, batch {}", depth, batch);
-}
-
-PredictedRow Predictor::row(const PredictShape& shape) const {
-  const int64_t context = shape.depth + shape.prompt + 1;  // every request draws a token
-  if (context > config.dims.max_context) {
-    throw Error(Code::kInvalidRequest,
-                "want a depth (-d), a prompt (-p) and a token to draw of at most {} tokens, found {}",
-                config.dims.max_context, context);
-  }
-  const backend::Ranks& ranks = options.run.ranks;
-  const backend::BackendConfig backend_config = backend::cuda_config(model::backend_config(config, {}, dense), ranks);
-  const backend::RunConfig run = backend::resolved_cuda(backend_config, options.run);
-  const auto reduce = backend::cuda::planned_reduce(ranks);
-  PredictedRow row{.shape = shape, .needs = needs(shape)};
-  const int64_t memory = card.facts.memory_bytes;
-  row.room = device_limit(memory, memory, *run.gpu_memory_utilization);
-  std::vector<Step> steps = steps_of(shape, run.max_num_batched_tokens);
-  for (const Step& step : steps) {
-    const bool last = &step == &steps.back();  // of a prompt, the last one draws
-    const backend::StepShape of{.rows = step, .logit_rows = last ? static_cast<int64_t>(step.size()) : 0};
-    const backend::cuda::Program program = backend::cuda::make_program({.config = backend_config,
-                                                                        .run = run,
-                                                                        .step = of,
-                                                                        .card = card.facts,
-                                                                        .reduce = reduce ? &*reduce : nullptr,
-                                                                        .screened = true});
-    const backend::cuda::StepTime time = backend::cuda::predict_step({.program = program,
-                                                                      .dims = backend_config.dims,
-                                                                      .layer_kinds = config.layer_kinds,
-                                                                      .card = card,
-                                                                      .between = {.ranks = ranks.count, .link = link}});
-    row.seconds += time.us / 1e6;
-    row.limit_seconds += time.floor_us / 1e6;
-    for (const NodeTime& node : time.nodes) add(row.nodes, node);
-  }
-  return row;
-}
-
-backend::MemoryNeeds Predictor::needs(const PredictShape& shape) const {
-  const engine::EngineLimits limits =
-      engine_limits({.sequences = shape.batch,
-                     .depth = shape.depth,
-                     .prompt = shape.prompt,
-                     .chunk_tokens = backend::with_defaults(options.run).max_num_batched_tokens,
-                     .async_scheduling = true});
-  const backend::Ranks& ranks = options.run.ranks;
-  const backend::BackendConfig sized =
-      backend::cuda_config(model::backend_config(config, engine::step_limits(limits, config.dims), dense), ranks);
-  const backend::CostModel cost = of_a_card(model::cost_of(config, backend::StoredFormats::of({}, dense)), ranks);
-  const int64_t logits = int64_t{sized.max_rows} * config.dims.vocab * static_cast<int64_t>(sizeof(float));
-  const int64_t shared = ranks.count > 1 ? backend::cuda::comm_bytes(ranks.count) + logits : 0;
-  return {.weights = cost.weight_bytes() + backend::cuda::screened_bytes(sized, options.run, card.facts),
-          .kv = backend::kv_bytes(sized, kv_row_bytes(options, config.dims)),
-          .activations = backend::slot_bytes(sized, sizeof(float)) + kOtherBytes + shared};
-}
-
-namespace {
-
 using Json = nlohmann::ordered_json;
 using backend::cuda::KnownCard;
 using backend::cuda::KnownLink;
@@ -202,6 +124,79 @@ std::vector<PredictShape> shapes_of(const PredictOptions& options) {
 }
 
 }  // namespace
+
+std::vector<Step> steps_of(const PredictShape& shape, int64_t step_tokens) {
+  std::vector<Step> steps;
+  const auto depth = static_cast<int32_t>(shape.depth);
+  if (shape.prompt == 0) {
+    Step& step = steps.emplace_back();
+    for (int32_t s = 0; s < shape.batch; ++s) step.push_back({.first_token = s, .tokens = 1, .context = depth + 1});
+    return steps;
+  }
+  for (int64_t done = 0; done < shape.prompt; done += step_tokens) {
+    const auto tokens = static_cast<int32_t>(std::min(step_tokens, shape.prompt - done));
+    steps.push_back({{.first_token = 0, .tokens = tokens, .context = depth + static_cast<int32_t>(done) + tokens}});
+  }
+  return steps;
+}
+
+std::string PredictShape::name() const {
+  if (prompt > 0) return fmt::format("pp{}{}", prompt, depth > 0 ? fmt::format(" @ d{}", depth) : "");
+  return fmt::format("tg @ d{}, batch {}", depth, batch);
+}
+
+PredictedRow Predictor::row(const PredictShape& shape) const {
+  const int64_t context = shape.depth + shape.prompt + 1;  // every request draws a token
+  if (context > config.dims.max_context)
+    throw Error(Code::kInvalidRequest,
+                "want a depth (-d), a prompt (-p) and a token to draw of at most {} tokens, found {}",
+                config.dims.max_context, context);
+  const backend::Ranks& ranks = options.run.ranks;
+  const backend::BackendConfig backend_config = backend::cuda_config(model::backend_config(config, {}, dense), ranks);
+  const backend::RunConfig run = backend::resolved_cuda(backend_config, options.run);
+  const auto reduce = backend::cuda::planned_reduce(ranks);
+  PredictedRow row{.shape = shape, .needs = needs(shape)};
+  const int64_t memory = card.facts.memory_bytes;
+  row.room = device_limit(memory, memory, *run.gpu_memory_utilization);
+  std::vector<Step> steps = steps_of(shape, run.max_num_batched_tokens);
+  for (const Step& step : steps) {
+    const bool last = &step == &steps.back();  // of a prompt, the last one draws
+    const backend::StepShape of{.rows = step, .logit_rows = last ? static_cast<int64_t>(step.size()) : 0};
+    const backend::cuda::Program program = backend::cuda::make_program({.config = backend_config,
+                                                                        .run = run,
+                                                                        .step = of,
+                                                                        .card = card.facts,
+                                                                        .reduce = reduce ? &*reduce : nullptr,
+                                                                        .screened = true});
+    const backend::cuda::StepTime time = backend::cuda::predict_step({.program = program,
+                                                                      .dims = backend_config.dims,
+                                                                      .layer_kinds = config.layer_kinds,
+                                                                      .card = card,
+                                                                      .between = {.ranks = ranks.count, .link = link}});
+    row.seconds += time.us / 1e6;
+    row.limit_seconds += time.floor_us / 1e6;
+    for (const NodeTime& node : time.nodes) add(row.nodes, node);
+  }
+  return row;
+}
+
+backend::MemoryNeeds Predictor::needs(const PredictShape& shape) const {
+  const engine::EngineLimits limits =
+      engine_limits({.sequences = shape.batch,
+                     .depth = shape.depth,
+                     .prompt = shape.prompt,
+                     .chunk_tokens = backend::with_defaults(options.run).max_num_batched_tokens,
+                     .async_scheduling = true});
+  const backend::Ranks& ranks = options.run.ranks;
+  const backend::BackendConfig sized =
+      backend::cuda_config(model::backend_config(config, engine::step_limits(limits, config.dims), dense), ranks);
+  const backend::CostModel cost = of_a_card(model::cost_of(config, backend::StoredFormats::of({}, dense)), ranks);
+  const int64_t logits = int64_t{sized.max_rows} * config.dims.vocab * static_cast<int64_t>(sizeof(float));
+  const int64_t shared = ranks.count > 1 ? backend::cuda::comm_bytes(ranks.count) + logits : 0;
+  return {.weights = cost.weight_bytes() + backend::cuda::screened_bytes(sized, options.run, card.facts),
+          .kv = backend::kv_bytes(sized, kv_row_bytes(options, config.dims)),
+          .activations = backend::slot_bytes(sized, sizeof(float)) + kOtherBytes + shared};
+}
 
 std::vector<std::string> assumptions(const Json& result, const KnownCard& card, const KnownLink& link) {
   std::vector<std::string> lines, peaks;

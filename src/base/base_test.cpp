@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "base/shared_library.h"
 #include "base/tensor.h"
+#include "base/testing/normal.h"
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>

@@ -24,16 +24,9 @@ enum class Code {
 };
 
 inline std::string_view name_of(Code code) {
-  switch (code) {
-    case Code::kInvalidRequest: return "invalid request";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kCorrupt: return "corrupt";
-    case Code::kIo: return "io";
-    case Code::kOutOfMemory: return "out of memory";
-    case Code::kDevice: return "device";
-    case Code::kBusy: return "busy";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"invalid request", "unsupported", "corrupt", "io",
+                                         "out of memory",   "device",      "busy"};
+  return kNames[static_cast<size_t>(code)];
 }
 
 // The message says what was expected, what was found, and where.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace nibble {
@@ -39,6 +40,13 @@ std::optional<int64_t> group_memory() {
 }
 
 }  // namespace
+
+void allow_most_files() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
 
 std::optional<int64_t> meminfo_bytes(std::string_view meminfo, std::string_view name) {
   size_t at = 0;

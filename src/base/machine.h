@@ -18,6 +18,9 @@ namespace nibble {
 // time that its control group has (cgroup v2's cpu.max, rounded up). At least 1.
 [[nodiscard]] int available_processors();
 
+// Lets this process open as many files and connections as the system allows it.
+void allow_most_files();
+
 // The pure parts. "MemAvailable:  123 kB" in meminfo's text, in bytes; none when there is no such line.
 [[nodiscard]] std::optional<int64_t> meminfo_bytes(std::string_view meminfo, std::string_view name);
 // Processors that cpu.max's text ("QUOTA PERIOD", both in µs) allows, rounded up; none for "max" and for an invalid

@@ -23,6 +23,9 @@ namespace {
 // What git leaves in a file's place while git-lfs has not fetched it: github.com/git-lfs/git-lfs, docs/spec.md.
 constexpr std::string_view kLfsPointer = "version https://git-lfs.github.com/spec/";
 
+constexpr int64_t round_down(int64_t n) { return n / DirectFile::kAlignment * DirectFile::kAlignment; }
+constexpr int64_t round_up(int64_t n) { return round_down(n + DirectFile::kAlignment - 1); }
+
 }  // namespace
 
 MmapFile::MmapFile(const std::filesystem::path& path) {
@@ -98,13 +101,6 @@ std::string read_text_file(const std::filesystem::path& path, int64_t limit_byte
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-namespace {
-
-constexpr int64_t round_down(int64_t n) { return n / DirectFile::kAlignment * DirectFile::kAlignment; }
-constexpr int64_t round_up(int64_t n) { return round_down(n + DirectFile::kAlignment - 1); }
-
-}  // namespace
-
 const DirectFile::System DirectFile::kSystem = {.open = ::open, .pread = ::pread};
 
 DirectFile::DirectFile(std::filesystem::path path, const System& system) : path_(std::move(path)), system_(system) {
@@ -159,6 +155,14 @@ void DirectFile::forget(std::span<const std::byte> mapped) const {
   void* const from = const_cast<std::byte*>(mapped.data());
   if (!mapped.empty()) madvise(from, mapped.size(), MADV_DONTNEED);  // what is mapped counts as wanted
   posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED);                   // to the end
+}
+
+std::vector<std::filesystem::path> files_ending(const std::filesystem::path& directory, std::string_view extension) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    if (entry.path().extension() == extension) files.push_back(entry.path());
+  std::ranges::sort(files);
+  return files;
 }
 
 bool is_resident(std::span<const std::byte> mapped) {

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <sys/types.h>
 
@@ -48,8 +50,7 @@ std::string read_text_file(const std::filesystem::path& path, int64_t limit_byte
 // may read. If the system refuses O_DIRECT (tmpfs, some network file systems), the file is read through the cache,
 // which is then told to forget the bytes.
 struct ByteRange {
-  int64_t offset = 0;
-  int64_t bytes = 0;
+  int64_t offset = 0, bytes = 0;
 };
 
 class DirectFile {
@@ -92,6 +93,10 @@ class DirectFile {
   int file_ = -1;
   bool direct_ = false;
 };
+
+// The directory's entries whose names end so, ordered. Throws what std::filesystem does.
+[[nodiscard]] std::vector<std::filesystem::path> files_ending(const std::filesystem::path& directory,
+                                                              std::string_view extension);
 
 // Whether the page cache holds all of these bytes of a mapped file, as far as the system tells.
 [[nodiscard]] bool is_resident(std::span<const std::byte> mapped);

@@ -1,6 +1,7 @@
 #include "base/mx.h"
 #include "base/mmap_file.h"
 #include "base/random.h"
+#include "base/testing/normal.h"
 
 #include <gtest/gtest.h>
 

@@ -28,9 +28,6 @@ using Philox4 = std::array<uint32_t, 4>;
 // Uniform in [0, 1) with 24 bits.
 [[nodiscard]] constexpr float uniform_float(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
 
-// Standard normal from two words (Box-Muller).
-[[nodiscard]] float normal_float(uint32_t a, uint32_t b);
-
 // Bytes that cannot be guessed, from the system's generator: for ids and seeds. std::random_device would use rdseed,
 // which takes a millisecond for an id. REQUIRES at most 256 bytes. Throws Error(kIo) if the system has no generator.
 void fill_unguessable(std::span<uint8_t> bytes);

@@ -1,7 +1,6 @@
 #pragma once
 // Tensors of files and uploads: their types, and views that never own.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -10,7 +10,6 @@
 #include <sched.h>
 
 namespace nibble {
-
 namespace {
 
 void pause_spinning() {
@@ -64,8 +63,6 @@ ThreadPool::ThreadPool(int threads, int spins) : threads_(threads), spins_(spins
   }
   spread(workers_);
 }
-
-ThreadPool::~ThreadPool() { end(); }
 
 void ThreadPool::end() {
   stop_ = true;
@@ -151,8 +148,6 @@ BoundThreads::BoundThreads(size_t count, First first) : first_(first), thrown_(c
     throw Error(Code::kIo, "cannot start {} threads: {} could be: {}", count, could, e.code().message());
   }
 }
-
-BoundThreads::~BoundThreads() { end(); }
 
 void BoundThreads::end() {
   stop_ = true;

@@ -37,7 +37,7 @@ class ThreadPool {
   // `threads` counts the caller, so 1 starts none. REQUIRES threads >= 1. Throws Error(kIo) if the system cannot start
   // as many. spins: between calls.
   explicit ThreadPool(int threads, int spins = kSpins);
-  ~ThreadPool();
+  ~ThreadPool() { end(); }
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
@@ -48,6 +48,13 @@ class ThreadPool {
   //
   // As many contiguous ranges as threads, fixed by (count, threads), each taken by whichever thread is free.
   void parallel_for(int64_t count, const Body& body);
+  // The same, index by index.
+  template <class Each>
+  void parallel_each(int64_t count, const Each& each) {
+    parallel_for(count, [&each](IndexRange range) {
+      for (int64_t i = range.begin; i < range.end; ++i) each(i);
+    });
+  }
   // Ranges of `chunk` indices (the last may be shorter), each taken by whichever thread is free.
   void parallel_chunks(int64_t count, int64_t chunk, const Body& body);
   // Ranges of whole chunks (the last may be shorter), each taken by whichever thread is free. They start long, so that
@@ -94,7 +101,7 @@ class BoundThreads {
 
   // Throws Error(kIo) if the system cannot start as many.
   explicit BoundThreads(size_t count, First first = First::kOwnThread);
-  ~BoundThreads();
+  ~BoundThreads() { end(); }
   BoundThreads(const BoundThreads&) = delete;
   BoundThreads& operator=(const BoundThreads&) = delete;
 

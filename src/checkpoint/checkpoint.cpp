@@ -5,7 +5,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -29,10 +28,9 @@ struct Index {
 void check_shard_name(const std::string& name, const std::string& where) {
   const bool plain = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
                      name.find('\\') == std::string::npos && name.find('\0') == std::string::npos;
-  if (!plain || !name.ends_with(".safetensors")) {
+  if (!plain || !name.ends_with(".safetensors"))
     throw Error(Code::kCorrupt, "{}: want the name of a .safetensors file in the same directory, found {}", where,
                 excerpt_of(json(name)));
-  }
 }
 
 Index read_index(const fs::path& path) {
@@ -45,23 +43,14 @@ Index read_index(const fs::path& path) {
     throw Error(Code::kCorrupt, "{}: weight_map: want an object of tensor names, found {}", where, excerpt_of(*map));
   Index result;
   for (const auto& [tensor, shard] : map->items()) {
-    if (!shard.is_string()) {
+    if (!shard.is_string())
       throw Error(Code::kCorrupt, "{}: weight_map: {}: want a file name, found {}", where, printable(tensor),
                   excerpt_of(shard));
-    }
     check_shard_name(shard.get_ref<const std::string&>(), where);
     result.shard_of.emplace(tensor, shard.get<std::string>());
     result.shards.insert(shard.get<std::string>());
   }
   return result;
-}
-
-std::vector<fs::path> all_safetensors(const fs::path& directory) {
-  std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  return files;
 }
 
 void check_against_index(const Checkpoint& checkpoint, const Index& index, const std::string& where) {
@@ -70,17 +59,14 @@ void check_against_index(const Checkpoint& checkpoint, const Index& index, const
     const auto it = index.shard_of.find(entry.name);
     if (it == index.shard_of.end())
       throw Error(Code::kCorrupt, "{}: tensor {} of {} is not in weight_map", where, printable(entry.name), shard);
-    if (it->second != shard) {
+    if (it->second != shard)
       throw Error(Code::kCorrupt, "{}: weight_map puts tensor {} into {}, but it lies in {}", where,
                   printable(entry.name), it->second, shard);
-    }
   }
-  for (const auto& [tensor, shard] : index.shard_of) {
-    if (checkpoint.find(tensor) == nullptr) {
+  for (const auto& [tensor, shard] : index.shard_of)
+    if (checkpoint.find(tensor) == nullptr)
       throw Error(Code::kCorrupt, "{}: weight_map puts tensor {} into {}, which does not hold it", where,
                   printable(tensor), shard);
-    }
-  }
 }
 
 }  // namespace
@@ -101,10 +87,9 @@ Checkpoint Checkpoint::open(const fs::path& path) {
     if (fs::exists(fs::symlink_status(path / kIndexName))) {  // a dead link counts as there
       const std::string where = (path / kIndexName).string();
       const Index index = read_index(path / kIndexName);
-      if (has_single && !index.shards.contains(kSingleName)) {
+      if (has_single && !index.shards.contains(kSingleName))
         throw Error(Code::kCorrupt, "{}: does not name {}, which lies beside it: which one is the model?", where,
                     kSingleName);
-      }
       for (const std::string& shard : index.shards) {
         if (!fs::exists(path / shard)) throw Error(Code::kIo, "{}: shard {} is not there", where, printable(shard));
         checkpoint.add(path / shard);
@@ -113,15 +98,14 @@ Checkpoint Checkpoint::open(const fs::path& path) {
     } else if (has_single) {
       checkpoint.add(path / kSingleName);
     } else {
-      for (const fs::path& file : all_safetensors(path)) checkpoint.add(file);
+      for (const fs::path& file : files_ending(path, ".safetensors")) checkpoint.add(file);
     }
   } catch (const fs::filesystem_error& e) {
     throw Error(Code::kIo, "{}: {}", path.string(), e.code().message());
   }
-  if (checkpoint.files_.empty()) {
+  if (checkpoint.files_.empty())
     throw Error(Code::kIo, "{}: want {}, {} or other .safetensors files, found none", path.string(), kIndexName,
                 kSingleName);
-  }
   return checkpoint;
 }
 
@@ -130,10 +114,9 @@ void Checkpoint::add(const fs::path& path) {
   const SafetensorsFile& file = files_.emplace_back(path);
   for (const TensorEntry& entry : file.entries()) {
     const auto [it, fresh] = entry_idx_.emplace(entry.name, entries_.size());
-    if (!fresh) {
+    if (!fresh)
       throw Error(Code::kCorrupt, "tensor {} lies in {} and in {}", printable(entry.name),
                   files_[file_idx_[it->second]].path().string(), path.string());
-    }
     entries_.push_back(entry);
     file_idx_.push_back(file_idx);
     total_bytes_ += static_cast<int64_t>(entry.tensor.bytes.size());

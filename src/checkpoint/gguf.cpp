@@ -121,10 +121,9 @@ class Parser {
   [[nodiscard]] uint64_t left() const { return file_.size() - at_; }
 
   std::span<const std::byte> take_bytes(uint64_t count, const char* what) {
-    if (count > left()) {
+    if (count > left())
       fail(Code::kCorrupt, "{} takes {} bytes at byte {}, but {} are left: is the file cut off?", what, count, at_,
            left());
-    }
     const auto bytes = file_.subspan(at_, static_cast<size_t>(count));
     at_ += static_cast<size_t>(count);
     return bytes;
@@ -152,10 +151,9 @@ class Parser {
       fail(Code::kCorrupt, "want a GGUF file, which begins with \"GGUF\", found \"{}\"", printable(magic));
     at_ = kMagic.size();
     const auto version = take<uint32_t>("the version");
-    if (version != 0 && (version & 0xffff) == 0) {
+    if (version != 0 && (version & 0xffff) == 0)
       fail(Code::kUnsupported, "want a little-endian file, found the version's bytes in big-endian order ({:#010x})",
            version);
-    }
     if (version < kFirstVersion || version > kLastVersion)
       fail(Code::kUnsupported, "want GGUF version {} or {}, found {}", kFirstVersion, kLastVersion, version);
   }
@@ -198,10 +196,9 @@ class Parser {
 
   std::span<const std::byte> read_elements(GgufType type, uint64_t count) {
     const size_t begin = at_;
-    if (count * element_bytes(type) > left()) {
+    if (count * element_bytes(type) > left())
       fail(Code::kCorrupt, "{} elements take at least {} bytes at byte {}, but {} are left: is the file cut off?",
            count, count * element_bytes(type), at_, left());
-    }
     if (type == GgufType::kString)
       for (uint64_t i = 0; i < count; ++i) take_string("a string", file_.size());
     else
@@ -235,15 +232,13 @@ class Parser {
     for (uint32_t d = 0; d < rank; ++d) shape.insert(shape.begin(), take<int64_t>("a dimension"));
     const auto type = take<uint32_t>("its type");
     const auto known = std::ranges::find(kDTypes, type, &std::pair<uint32_t, DType>::first);
-    if (known == std::end(kDTypes)) {
+    if (known == std::end(kDTypes))
       fail(Code::kUnsupported,
            "want MXFP4, a float, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL or IQ4_XS as its type, found {}", ggml_name(type));
-    }
     tensor.tensor.dtype = known->second;
-    if (*std::ranges::min_element(shape) < 1) {
+    if (*std::ranges::min_element(shape) < 1)
       fail(Code::kCorrupt, "want 1 to {} dimensions of at least 1, found {}", kMaxDimensions,
            describe(known->second, shape));
-    }
     static_cast<void>(tensor_bytes(known->second, shape, fmt::format("{}: {}", where_, place_)));
     offsets.push_back(take<uint64_t>("its offset"));
     return tensor;
@@ -263,18 +258,16 @@ class Parser {
     for (const size_t i : order) {
       TensorEntry& tensor = tensors[i];
       place_ = fmt::format("tensor {}", printable(tensor.name));
-      if (offsets[i] != at) {
+      if (offsets[i] != at)
         fail(Code::kCorrupt, "want its bytes at offset {} of the data, where {}, found offset {}{}", at,
              placed.empty() ? "they begin"
                             : fmt::format("{} ends, aligned to {}", printable(placed.back().name), alignment),
              offsets[i], offsets[i] < at ? ": they overlap" : "");
-      }
       const auto bytes = static_cast<uint64_t>(tensor_bytes(tensor.tensor.dtype, tensor.tensor.shape, where_));
       const uint64_t room = begin > file_.size() ? 0 : file_.size() - begin;
-      if (bytes > room || at > room - bytes) {
+      if (bytes > room || at > room - bytes)
         fail(Code::kCorrupt, "{} takes {} bytes at byte {}, but the file ends at byte {}: is it cut off?",
              describe(tensor.tensor.dtype, tensor.tensor.shape), bytes, begin + at, file_.size());
-      }
       tensor.tensor.bytes = file_.subspan(static_cast<size_t>(begin + at), static_cast<size_t>(bytes));
       end = at + bytes;
       at = aligned(end);

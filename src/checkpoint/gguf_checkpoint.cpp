@@ -1,5 +1,6 @@
 #include "checkpoint/gguf_checkpoint.h"
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "checkpoint/strict_json.h"
 
@@ -21,14 +22,6 @@ constexpr const char* kPartsKey = "split.count";
 constexpr const char* kTensorsKey = "split.tensors.count";
 
 std::string where_of(const fs::path& path) { return path.string(); }
-
-std::vector<fs::path> gguf_files(const fs::path& directory) {
-  std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
-    if (entry.path().extension() == ".gguf") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  return files;
-}
 
 struct PartNumber {
   int64_t part = 0, parts = 1;
@@ -76,7 +69,7 @@ fs::path first_file(const fs::path& path) {
   if (!fs::is_directory(status)) return path;
   std::vector<fs::path> files;
   try {
-    files = gguf_files(path);
+    files = files_ending(path, ".gguf");
   } catch (const fs::filesystem_error& e) {
     throw Error(Code::kIo, "{}: {}", where_of(path), e.code().message());
   }
@@ -84,11 +77,10 @@ fs::path first_file(const fs::path& path) {
   const auto name = gguf_part_name(files.front());
   const bool one =
       name && std::ranges::all_of(files, [&](const fs::path& file) { return gguf_part_name(file) == name; });
-  if (files.size() > 1 && !one) {
+  if (files.size() > 1 && !one)
     throw Error(Code::kInvalidRequest,
                 "{}: want one model, found {} .gguf files that are not all parts of one: name one", where_of(path),
                 files.size());
-  }
   return files.front();
 }
 
@@ -101,7 +93,7 @@ std::optional<GgufPartName> gguf_part_name(const fs::path& path) {
   if (text.size() < kPattern.size()) return std::nullopt;
   const size_t stem = text.size() - kPattern.size();
   const bool fits = std::equal(kPattern.begin(), kPattern.end(), text.begin() + static_cast<std::ptrdiff_t>(stem),
-                               [](char want, char c) { return want == '0' ? c >= '0' && c <= '9' : c == want; });
+                               [](char want, char c) { return want == '0' ? is_digit(c) : c == want; });
   if (!fits) return std::nullopt;
   GgufPartName name{.stem = text.substr(0, stem)};
   const char* const end = text.data() + text.size() - kSuffix.size();
@@ -153,10 +145,9 @@ GgufCheckpoint GgufCheckpoint::open(const fs::path& path) {
     return model;
   }
   const auto name = gguf_part_name(named);
-  if (!name || name->parts != split.parts) {
+  if (!name || name->parts != split.parts)
     throw Error(Code::kCorrupt, "{}: it is part {} of {}: want a name that ends in -{:05}-of-{:05}.gguf", model.where_,
                 split.part + 1, split.parts, split.part + 1, split.parts);
-  }
   for (int64_t i = 0; i < split.parts; ++i) {
     const fs::path part_path = gguf_part_path(name->stem, i, split.parts);
     const std::string where = where_of(part_path);
@@ -174,10 +165,9 @@ GgufCheckpoint GgufCheckpoint::open(const fs::path& path) {
   }
   const auto found = static_cast<int64_t>(model.tensors_.size());
   const int64_t want = GgufFields(model.metadata_, model.where_).integer(kTensorsKey, 0, INT32_MAX);
-  if (want != found) {
+  if (want != found)
     throw Error(Code::kCorrupt, "{}: {}: want the {} tensors that the parts hold, found {}", model.where_, kTensorsKey,
                 found, want);
-  }
   check_tensors_differ(model.tensors_, model.where_);
   return model;
 }

@@ -17,12 +17,11 @@ namespace fs = std::filesystem;
 PartFile::PartFile(const std::filesystem::path& path) : path_(path), part_(path.string() + ".part") {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
-  if (!path.has_filename() || (fs::exists(status) && !fs::is_regular_file(status))) {
+  if (!path.has_filename() || (fs::exists(status) && !fs::is_regular_file(status)))
     throw Error(Code::kInvalidRequest, "{}: want the name of a file to write, found {}", path.string(),
                 path.empty()               ? "none"
                 : fs::is_directory(status) ? "a directory"
                                            : "something that is no regular file");
-  }
   fd_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("create", errno);
 }
@@ -58,10 +57,9 @@ NewDirectory::NewDirectory(fs::path path) : path_(std::move(path)) {
   if (error) throw Error(Code::kIo, "{}: cannot create: {}", path_.string(), error.message());
   const bool empty = fs::is_empty(path_, error);
   if (error) throw Error(Code::kIo, "{}: cannot read: {}", path_.string(), error.message());
-  if (!empty) {
+  if (!empty)
     throw Error(Code::kInvalidRequest, "{}: want an absent or empty directory to write, found files in it",
                 path_.string());
-  }
 }
 
 void NewDirectory::write(const char* name, std::string_view text) const {

@@ -70,15 +70,13 @@ Described describe_entry(const std::string& name, const json& fields, std::span<
   const Range range{offsets[0], offsets[1]};
   if (range.begin > range.end)
     throw Error(Code::kCorrupt, "{}: data_offsets run backwards: [{}, {}]", where, range.begin, range.end);
-  if (range.end > static_cast<int64_t>(data.size())) {
+  if (range.end > static_cast<int64_t>(data.size()))
     throw Error(Code::kCorrupt, "{}: ends at byte {} of the data, but the file holds {}: is it cut off?", where,
                 range.end, data.size());
-  }
   const int64_t want = tensor_bytes(*dtype, shape, where);
-  if (range.end - range.begin != want) {
+  if (range.end - range.begin != want)
     throw Error(Code::kCorrupt, "{}: {} takes {} bytes, but data_offsets give {}", where, describe(*dtype, shape), want,
                 range.end - range.begin);
-  }
   const auto bytes = data.subspan(static_cast<size_t>(range.begin), static_cast<size_t>(want));
   return {.entry = {name, {.dtype = *dtype, .shape = std::move(shape), .bytes = bytes}}, .range = range};
 }
@@ -88,10 +86,9 @@ Metadata metadata_of(const json& value, std::string_view where) {
     throw Error(Code::kCorrupt, "{}: __metadata__: want an object, found {}", where, excerpt_of(value));
   Metadata metadata;
   for (const auto& [key, item] : value.items()) {
-    if (!item.is_string()) {
+    if (!item.is_string())
       throw Error(Code::kCorrupt, "{}: __metadata__: {}: want a string, found {}", where, printable(key),
                   excerpt_of(item));
-    }
     metadata.emplace(key, item.get<std::string>());
   }
   return metadata;
@@ -102,14 +99,12 @@ void check_coverage(const std::vector<Described>& tensors, int64_t data_bytes, s
   int64_t at = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [entry, range] = tensors[i];
-    if (range.begin < at) {
+    if (range.begin < at)
       throw Error(Code::kCorrupt, "{}: tensors {} and {} overlap at byte {} of the data", where,
                   printable(tensors[i - 1].entry.name), printable(entry.name), range.begin);
-    }
-    if (range.begin > at) {
+    if (range.begin > at)
       throw Error(Code::kCorrupt, "{}: {} bytes before tensor {} belong to no tensor", where, range.begin - at,
                   printable(entry.name));
-    }
     at = range.end;
   }
   if (at != data_bytes)
@@ -121,11 +116,39 @@ void check_alignment(const std::vector<Described>& tensors, size_t data_start, s
   for (const auto& [entry, range] : tensors) {
     const int64_t at = static_cast<int64_t>(data_start) + range.begin;
     const int64_t size = bytes_of(entry.tensor.dtype);
-    if (!entry.tensor.bytes.empty() && at % size != 0) {
+    if (!entry.tensor.bytes.empty() && at % size != 0)
       throw Error(Code::kUnsupported, "{}: tensor {}: {} at byte {} of the file is not aligned to {}", where,
                   printable(entry.name), name_of(entry.tensor.dtype), at, size);
-    }
   }
+}
+
+constexpr size_t kHeaderAlignment = 8;  // safetensors README: the data part begins on a multiple of 8
+
+// Tensor indices in file order. Larger elements first keeps every tensor aligned without holes.
+std::vector<size_t> file_order(std::span<const TensorSpec> tensors) {
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto place = [&](size_t idx) { return std::pair(-bytes_of(tensors[idx].dtype), idx); };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
+  return order;
+}
+
+std::vector<int64_t> checked_sizes(std::span<const TensorSpec> tensors, const std::string& where) {
+  std::set<std::string_view> names;
+  std::vector<int64_t> sizes;
+  int64_t total = 0;
+  for (const TensorSpec& t : tensors) {
+    if (t.name == "__metadata__" || !names.insert(t.name).second)
+      throw Error(Code::kInvalidRequest, "{}: tensor name {} is reserved or given twice", where, t.name);
+    try {
+      sizes.push_back(tensor_bytes(t.dtype, t.shape, where));
+    } catch (const Error& e) {
+      throw Error(Code::kInvalidRequest, std::string(e.what()));
+    }
+    if (__builtin_add_overflow(total, sizes.back(), &total))
+      throw Error(Code::kInvalidRequest, "{}: the tensors' bytes overflow 63 bits", where);
+  }
+  return sizes;
 }
 
 }  // namespace
@@ -161,14 +184,12 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> file, std::strin
     throw Error(Code::kCorrupt, "{}: want a safetensors file of at least 8 bytes, found {}", where, file.size());
   std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
   const auto rest = file.subspan(sizeof header_bytes);
-  if (header_bytes > kMaxHeaderBytes) {
+  if (header_bytes > kMaxHeaderBytes)
     throw Error(Code::kCorrupt, "{}: header of {} bytes, more than {}: is this a safetensors file?", where,
                 header_bytes, kMaxHeaderBytes);
-  }
-  if (header_bytes > rest.size()) {
+  if (header_bytes > rest.size())
     throw Error(Code::kCorrupt, "{}: header of {} bytes, but only {} follow: is the file cut off?", where, header_bytes,
                 rest.size());
-  }
   const std::string in_header = fmt::format("{}: header", where);
   const json header =
       parse_strict_json({reinterpret_cast<const char*>(rest.data()), static_cast<size_t>(header_bytes)}, in_header);
@@ -194,39 +215,6 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> file, std::strin
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : path_(path), file_(path), content_(parse_safetensors(file_.bytes(), path.string())) {}
-
-namespace {
-
-constexpr size_t kHeaderAlignment = 8;  // safetensors README: the data part begins on a multiple of 8
-
-// Tensor indices in file order. Larger elements first keeps every tensor aligned without holes.
-std::vector<size_t> file_order(std::span<const TensorSpec> tensors) {
-  std::vector<size_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto place = [&](size_t idx) { return std::pair(-bytes_of(tensors[idx].dtype), idx); };
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
-  return order;
-}
-
-std::vector<int64_t> checked_sizes(std::span<const TensorSpec> tensors, const std::string& where) {
-  std::set<std::string_view> names;
-  std::vector<int64_t> sizes;
-  int64_t total = 0;
-  for (const TensorSpec& t : tensors) {
-    if (t.name == "__metadata__" || !names.insert(t.name).second)
-      throw Error(Code::kInvalidRequest, "{}: tensor name {} is reserved or given twice", where, t.name);
-    try {
-      sizes.push_back(tensor_bytes(t.dtype, t.shape, where));
-    } catch (const Error& e) {
-      throw Error(Code::kInvalidRequest, std::string(e.what()));
-    }
-    if (__builtin_add_overflow(total, sizes.back(), &total))
-      throw Error(Code::kInvalidRequest, "{}: the tensors' bytes overflow 63 bits", where);
-  }
-  return sizes;
-}
-
-}  // namespace
 
 void write_safetensors(const std::filesystem::path& path, const SafetensorsPlan& plan,
                        const std::function<void(const TensorPiece&)>& fill) {

@@ -56,6 +56,10 @@ class JsonObject {
     return *value;
   }
 
+  [[noreturn]] void unsupported(const char* key, std::string_view want) {
+    throw Error(Code::kUnsupported, "{}: {}: want {}, found {}", where_, key, want, excerpt_of(get(key)));
+  }
+
   // The one of two names for the same value that is there.
   [[nodiscard]] const char* either(const char* key, const char* other) {
     return find(key) == nullptr && find(other) != nullptr ? other : key;
@@ -90,10 +94,9 @@ class JsonObject {
     if (!value.is_number())
       throw Error(Code::kCorrupt, "{}: {}: want a number, found {}", where_, key, excerpt_of(value));
     const auto number = value.get<double>();
-    if (!(number >= limits.low && number <= limits.high)) {
+    if (!(number >= limits.low && number <= limits.high))
       throw Error(Code::kCorrupt, "{}: {}: want {} to {}, found {}", where_, key, limits.low, limits.high,
                   excerpt_of(value));
-    }
     return number;
   }
   [[nodiscard]] double number_or(const char* key, Limits limits, double otherwise) {

@@ -55,8 +55,7 @@ struct GgufExport {
 
 struct ExportProgress {
   std::string_view file = {};
-  int64_t done_bytes = 0;
-  int64_t total_bytes = 0;
+  int64_t done_bytes = 0, total_bytes = 0;
 };
 
 // Writes a model: MXFP4 experts as the checkpoint holds them, regrouped; dense matrices in a type of choice; router,

@@ -103,10 +103,9 @@ class Exporter {
         if (!store(some, type, out, i)) overflows = true;
       }
     });
-    if (overflows) {
+    if (overflows)
       throw Error(Code::kUnsupported, "{}: want values and scales within F16's range for {}, found larger ones",
                   item.name, name_of(type));
-    }
   }
 
   // Values [first, …) of a tensor; false where F16 has no room for one.
@@ -144,11 +143,10 @@ std::vector<PartOfModel> parts_of(const ModelConfig& config, const fs::path& pat
   int64_t bytes = 0;
   for (ManifestItem& item : manifest(config, Naming::kGguf)) {
     const TensorSpec spec{item.name, type_of(item.role, options.dense), item.shape};
-    if (spec.dtype == DType::kGgmlQ8 && spec.shape.back() % kMxBlock != 0) {
+    if (spec.dtype == DType::kGgmlQ8 && spec.shape.back() % kMxBlock != 0)
       throw Error(Code::kUnsupported,
                   "{}: want rows of whole blocks of {} values for {}, found {}: bf16, f16 and f32 hold any", spec.name,
                   kMxBlock, name_of(spec.dtype), spec.shape.back());
-    }
     const int64_t more = tensor_bytes(spec.dtype, spec.shape, spec.name);
     if (options.part_bytes > 0 && !parts.back().items.empty() && bytes + more > options.part_bytes) {
       parts.emplace_back();

@@ -2,8 +2,8 @@
 
 #include "backend/sliced_weight.h"
 #include "base/error.h"
-#include "base/read_json.h"
 #include "base/mmap_file.h"
+#include "base/read_json.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/part_file.h"
 #include "convert/synth.h"
@@ -132,10 +132,9 @@ bool is_float_expert(const TensorEntry& entry) {
 
 Source checked_expert(const TensorEntry& entry) {
   const Shape& s = entry.tensor.shape;
-  if (s.size() != 3 || s[1] % kMxBlock != 0) {
+  if (s.size() != 3 || s[1] % kMxBlock != 0)
     throw Error(Code::kCorrupt, "{}: want [experts, in, out] with in a multiple of 32, found {}", entry.name,
                 checkpoint::describe(entry.tensor.dtype, s));
-  }
   return expert_source(entry);
 }
 
@@ -179,12 +178,11 @@ void quantize_checkpoint(const fs::path& input, const fs::path& output, const Qu
   if (options.format != MxFormat::kMxfp4)
     throw Error(Code::kInvalidRequest, "{}: want --format mxfp4 for a model's experts, found another", input.string());
   const checkpoint::Checkpoint source = checkpoint::Checkpoint::open(input);
-  if (std::none_of(source.entries().begin(), source.entries().end(), is_float_expert)) {
+  if (std::none_of(source.entries().begin(), source.entries().end(), is_float_expert))
     throw Error(Code::kInvalidRequest,
                 "{}: want float experts (mlp.experts.gate_up_proj, down_proj), found none: they may be "
                 "quantised already",
                 input.string());
-  }
   const std::string config = quantized_config(source.directory() / "config.json");
   checkpoint::NewDirectory made(output);
   nlohmann::ordered_json weight_map;

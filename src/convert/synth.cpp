@@ -162,6 +162,37 @@ int64_t aligned(int64_t bytes) {
   return (bytes + kStep - 1) / kStep * kStep;
 }
 
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr int64_t kPieceBytes = 64 << 20;  // bounds the memory used while writing
+
+struct Shard {
+  std::string file;
+  std::vector<ManifestItem> items;
+  int64_t bytes = 0;
+};
+
+// A decimal as a person would write it: 1e-05, not 9.999999747378752e-06.
+double shortest(float value) { return std::stod(fmt::format("{}", value)); }
+
+std::vector<Shard> shards_of(const ModelConfig& config, int64_t shard_bytes) {
+  std::vector<Shard> shards(1);
+  for (ManifestItem& item : manifest(config, Naming::kHuggingFace)) {
+    if (!shards.back().items.empty() && shards.back().bytes + item.bytes() > shard_bytes) shards.emplace_back();
+    shards.back().bytes += item.bytes();
+    shards.back().items.push_back(std::move(item));
+  }
+  if (shards.size() == 1) {
+    shards[0].file = "model.safetensors";
+    return shards;
+  }
+  // OpenAI counts its shards from 0 and names the last one's number, not their count.
+  for (size_t i = 0; i < shards.size(); ++i)
+    shards[i].file = fmt::format("model-{:05}-of-{:05}.safetensors", i, shards.size() - 1);
+  return shards;
+}
+
 }  // namespace
 
 void fill_synthetic(const ManifestItem& item, uint64_t seed, const SynthPiece& piece, ThreadPool* pool) {
@@ -196,41 +227,6 @@ DummyWeights::DummyWeights(const ModelConfig& config, uint64_t seed, ThreadPool*
   }
   weights_ = bind_weights(entries, config, {.check_scales = false});
 }
-
-namespace {
-
-namespace fs = std::filesystem;
-using nlohmann::ordered_json;
-
-constexpr int64_t kPieceBytes = 64 << 20;  // bounds the memory used while writing
-
-struct Shard {
-  std::string file;
-  std::vector<ManifestItem> items;
-  int64_t bytes = 0;
-};
-
-// A decimal as a person would write it: 1e-05, not 9.999999747378752e-06.
-double shortest(float value) { return std::stod(fmt::format("{}", value)); }
-
-std::vector<Shard> shards_of(const ModelConfig& config, int64_t shard_bytes) {
-  std::vector<Shard> shards(1);
-  for (ManifestItem& item : manifest(config, Naming::kHuggingFace)) {
-    if (!shards.back().items.empty() && shards.back().bytes + item.bytes() > shard_bytes) shards.emplace_back();
-    shards.back().bytes += item.bytes();
-    shards.back().items.push_back(std::move(item));
-  }
-  if (shards.size() == 1) {
-    shards[0].file = "model.safetensors";
-    return shards;
-  }
-  // OpenAI counts its shards from 0 and names the last one's number, not their count.
-  for (size_t i = 0; i < shards.size(); ++i)
-    shards[i].file = fmt::format("model-{:05}-of-{:05}.safetensors", i, shards.size() - 1);
-  return shards;
-}
-
-}  // namespace
 
 ordered_json quantization_config() {
   return {{"modules_to_not_convert",

@@ -61,8 +61,7 @@ struct SynthOptions {
 
 struct SynthProgress {
   std::string_view file = {};
-  int64_t done_bytes = 0;
-  int64_t total_bytes = 0;
+  int64_t done_bytes = 0, total_bytes = 0;
 };
 
 // Writes a checkpoint as OpenAI ships them for Hugging Face: shards and index (one file without index when all fits

@@ -477,10 +477,6 @@ void Loop::end(Sequence& s, FinishReason reason, Code code, std::string message)
 
 void Loop::fail(Sequence& s, const std::exception& why) { end(s, FinishReason::kFailed, code_of(why), why.what()); }
 
-void Loop::drop_if_done(Sequence& s) {
-  if (s.ended && s.steps_in_flight == 0) sequences_.erase(s.id);
-}
-
 EngineStats Loop::stats() const {
   EngineStats stats = counts_;
   stats.running = static_cast<int64_t>(scheduler_.running().size());

@@ -102,7 +102,9 @@ class Loop {
   void take_token(const LogitUse& use, backend::DrawnToken&& drawn);
   void end(Sequence& s, FinishReason reason, Code code = {}, std::string message = {});
   void fail(Sequence& s, const std::exception& why);
-  void drop_if_done(Sequence& s);
+  void drop_if_done(Sequence& s) {
+    if (s.ended && s.steps_in_flight == 0) sequences_.erase(s.id);
+  }
 
   backend::Backend& be_;
   const model::GptOss& model_;

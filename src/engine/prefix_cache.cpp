@@ -92,20 +92,13 @@ int32_t PrefixCache::add_node(int32_t parent, std::span<const int32_t> tokens) {
   return idx;
 }
 
-void PrefixCache::stored(int32_t idx, LayerKind kind) {
+void PrefixCache::note(KvEvent::What what, int32_t idx, LayerKind kind) {
   const Node& node = at(idx);
-  if (noted_ && node.count == kPageTokens)
-    events_.push_back({.what = KvEvent::What::kStored,
-                       .kind = kind,
-                       .block = node.block,
-                       .parent = at(node.parent).block,
-                       .tokens = node.tokens});
-}
-
-void PrefixCache::removed(int32_t idx, LayerKind kind) {
-  const Node& node = at(idx);
-  if (noted_ && node.count == kPageTokens)
-    events_.push_back({.what = KvEvent::What::kRemoved, .kind = kind, .block = node.block});
+  if (!noted_ || node.count != kPageTokens) return;
+  KvEvent& event = events_.emplace_back(KvEvent{.what = what, .kind = kind, .block = node.block});
+  if (what != KvEvent::What::kStored) return;
+  event.parent = at(node.parent).block;
+  event.tokens = node.tokens;
 }
 
 // Also releases its pages, if it still has them.
@@ -117,7 +110,7 @@ void PrefixCache::remove(int32_t idx) {
     if (Windowed& own = node.windowed[kind]; own.place) unlink(order_of(kind, node), own.place);
     if (node.page[kind] < 0) continue;
     pool_.give_back(kind, node.page[kind]);
-    removed(idx, kind);
+    note(KvEvent::What::kRemoved, idx, kind);
   }
   const bool whole = node.count == kPageTokens;
   if (whole) by_key_.erase(node.key);
@@ -153,7 +146,7 @@ void PrefixCache::drop(int32_t idx, LayerKind kind) {
   if (node.count < kPageTokens) return remove(idx);
   unlink(order_of(kind, node), node.windowed[kind].place);
   pool_.give_back(kind, node.page[kind]);
-  removed(idx, kind);
+  note(KvEvent::What::kRemoved, idx, kind);
   node.page[kind] = -1;
   node.windowed[kind].hot = false;
 }
@@ -268,7 +261,7 @@ void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) 
       idx = add_node(parent, page);
       if (idx == kNone) return;  // this page and what follows stay the sequence's own
       at(idx).page[LayerKind::kFull] = full;
-      stored(idx, LayerKind::kFull);
+      note(KvEvent::What::kStored, idx, LayerKind::kFull);
     } else {
       pool_.give_back(LayerKind::kFull, full);
       full = at(idx).page[LayerKind::kFull];
@@ -281,7 +274,7 @@ void PrefixCache::insert(std::span<const int32_t> tokens, SequencePages& pages) 
         pool_.give_back(kind, own);
       } else {
         kept = own;
-        stored(idx, kind);
+        note(KvEvent::What::kStored, idx, kind);
       }
       own = kept;
       lock(idx, kind);
@@ -344,10 +337,9 @@ void PrefixCache::release(std::span<const int32_t> tokens, SequencePages& pages)
   slide(std::ssize(tokens), pages);  // the rest, of a long last step too, is not hot
   const bool has_tail = mode_ == Mode::kOn && tokens.size() % kPageTokens != 0;
   if (has_tail && tokens.size() / kPageTokens == pages.nodes.size()) add_tail(tokens, pages);
-  for (const LayerKind kind : kinds()) {
+  for (const LayerKind kind : kinds())
     for (size_t p = pages.nodes.size(); p < pages.ids[kind].size(); ++p)
       if (pages.ids[kind][p] >= 0) pool_.give_back(kind, pages.ids[kind][p]);
-  }
   for (size_t p = pages.nodes.size(); p-- > 0;) {
     for (const LayerKind kind : windowed()) {
       if (static_cast<int64_t>(p) < pages.first_seen[kind]) continue;

@@ -81,8 +81,7 @@ class PrefixCache {
   void check_integrity(PerKind<std::vector<int>>& holders) const;
 
  private:
-  static constexpr int32_t kRoot = 0;
-  static constexpr int32_t kNone = -1;
+  static constexpr int32_t kRoot = 0, kNone = -1;
   static constexpr size_t kMaxTails = 16;       // of one node; they are searched one by one
   static constexpr int64_t kMostCompared = 64;  // of one node's pages: the newest
 
@@ -145,8 +144,7 @@ class PrefixCache {
   void lock(int32_t node, LayerKind kind);
   void unlock(int32_t node, LayerKind kind);
   void drop(int32_t node, LayerKind kind);
-  void stored(int32_t node, LayerKind kind);
-  void removed(int32_t node, LayerKind kind);
+  void note(KvEvent::What what, int32_t node, LayerKind kind);
   [[nodiscard]] bool seen_on_resume(LayerKind kind, int64_t page, const SequencePages& pages) const;
 
   PagePool& pool_;

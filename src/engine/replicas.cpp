@@ -67,8 +67,6 @@ void Placement::place(const Choice& placed, const Ask& ask) {
   }
 }
 
-void Placement::done(const Choice& placed) { engines_[static_cast<size_t>(placed.engine)].work -= placed.work; }
-
 Replicas::Replicas(std::vector<std::unique_ptr<Engine>> engines, int64_t pages_per_engine)
     : shared_(new Shared{{}, Placement(static_cast<int>(engines.size()), pages_per_engine)}),
       engines_(std::move(engines)) {}
@@ -104,8 +102,6 @@ RequestId Replicas::submit(Request request, Receiver receiver) {
     }
   }
 }
-
-void Replicas::cancel(RequestId id) { engines_[id % engines_.size()]->cancel(id / engines_.size()); }
 
 std::vector<EngineStats> Replicas::each() const {
   std::vector<EngineStats> all;

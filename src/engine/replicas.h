@@ -37,7 +37,7 @@ class Placement {
   [[nodiscard]] std::vector<Choice> choices(const Ask& ask) const;
   // Records that this engine took the request. Its cache will have the prompt.
   void place(const Choice& placed, const Ask& ask);
-  void done(const Choice& placed);
+  void done(const Choice& placed) { engines_[static_cast<size_t>(placed.engine)].work -= placed.work; }
 
  private:
   using Hashes = std::vector<uint64_t>;  // of a prompt's first pages, each with those before it
@@ -60,7 +60,7 @@ class Replicas {
 
   // As Engine's. kBusy if no engine has room.
   RequestId submit(Request request, Receiver receiver);
-  void cancel(RequestId id);
+  void cancel(RequestId id) { engines_[id % engines_.size()]->cancel(id / engines_.size()); }
   [[nodiscard]] EngineStats stats() const;  // of all together
   [[nodiscard]] std::vector<EngineStats> each() const;
 

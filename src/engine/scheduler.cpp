@@ -51,11 +51,6 @@ int64_t Scheduler::left_of(const Sequence& s) const {
   return s.running ? left : std::max<int64_t>(1, left - s.from_cache);
 }
 
-// What so many tokens of a prompt count, after `from` of its tokens.
-int64_t Scheduler::counted(int64_t from, int64_t tokens) const {
-  return tokens + tokens * from / limits_.keys_per_token;
-}
-
 Batch& Scheduler::schedule(Flight flight, int64_t allowed) {
   batch_.rows.clear();
   batch_.starved = false;

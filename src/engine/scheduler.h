@@ -2,10 +2,9 @@
 // Chooses whose tokens the next step holds; docs/decisions/0014. How many of them are of prompts, Pace says
 // (engine/pace.h). Pure: no clock, no I/O, no backend; the same calls give the same batches.
 //
-// Decoding sequences come first, one token each. The rest of a step goes to prompts, by priority, then the
-// shortest first. A quarter of
-// it is reserved for the prompt whose turn it is: the first in order (priority, then arrival) of those that are not
-// read yet.
+// Decoding sequences come first, one token each. The rest of a step goes to prompts, by priority, then the shortest
+// first. A quarter of it is reserved for the prompt whose turn it is: the first in order (priority, then arrival) of
+// those that are not read yet.
 //
 // Seats (a running sequence has one) and pages are given in the same order. A waiting sequence may be passed by others,
 // but only by a limited number. If pages run out, the last running sequence in order gives up all its pages and is
@@ -51,8 +50,7 @@ class Scheduler {
     int64_t keys_per_token = std::numeric_limits<int32_t>::max();
     // Prompts read in parts at the same time. A prompt is long if more than long_prompt_tokens are left of it (0: none
     // is); for long ones there is a limit of their own, and a step takes at most long_prompt_tokens of each.
-    int max_partial_prompts = 8;
-    int max_long_partial_prompts = 8;
+    int max_partial_prompts = 8, max_long_partial_prompts = 8;
     int64_t long_prompt_tokens = 0;
   };
   Scheduler(const Limits& limits, PrefixCache& cache) : limits_(limits), cache_(cache) {}
@@ -94,7 +92,10 @@ class Scheduler {
   };
 
   [[nodiscard]] int64_t left_of(const Sequence& sequence) const;
-  [[nodiscard]] int64_t counted(int64_t from, int64_t tokens) const;
+  // What so many tokens of a prompt count, after `from` of its tokens.
+  [[nodiscard]] int64_t counted(int64_t from, int64_t tokens) const {
+    return tokens + tokens * from / limits_.keys_per_token;
+  }
   [[nodiscard]] bool is_reading(const Sequence& sequence) const { return left_of(sequence) > 1; }
   bool add_row(Sequence& sequence, const Room& room);
   [[nodiscard]] int64_t most_tokens(const Sequence& sequence, const Room& room) const;

@@ -20,8 +20,7 @@ class Speculation {
   static constexpr size_t kMostDrafting = 64;
   struct Limits {
     SpeculationLimits drafts;
-    int64_t max_context = 0;
-    int64_t vocab = 0;
+    int64_t max_context = 0, vocab = 0;
   };
   Speculation(const Limits& limits, std::unique_ptr<Proposer> proposer);
 

@@ -92,6 +92,63 @@ int64_t bytes_of(const std::vector<fs::path>& files) {
   return bytes;
 }
 
+fs::path locks_of(const fs::path& folder) { return folder.parent_path() / ".locks" / folder.filename(); }
+
+void want_unlocked(const fs::path& folder, const std::string& repo) {
+  for (const fs::path& file : files_below(locks_of(folder))) {
+    const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
+    const bool held = fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) != 0;
+    if (fd >= 0) ::close(fd);
+    if (held) throw Error(Code::kIo, "{}: another program writes to it; try again when that is done", repo);
+  }
+}
+
+// Where a snapshot's link points to; empty where that is no blob of this model.
+fs::path blob_of(const fs::path& folder, const fs::path& link) {
+  if (!fs::is_symlink(link)) return {};
+  const fs::path target = (link.parent_path() / fs::read_symlink(link)).lexically_normal();
+  return target.parent_path() == (folder / "blobs").lexically_normal() ? target : fs::path();
+}
+
+std::vector<fs::path> paths_for(const std::string& name, const Settings& settings) {
+  const fs::path last = fs::path(name).filename();
+  std::vector<fs::path> paths = {settings.models / name};
+  if (last != name) paths.push_back(settings.models / last);
+  return paths;
+}
+
+// The one of them that is meant, all of one commit or folder: `which`, or the best of the whole ones.
+std::optional<Snapshot> chosen(std::vector<Snapshot> models, const std::string& which, const Settings& settings) {
+  std::vector<GgufModel> ggufs;
+  const auto is_whole = [](const Snapshot& model) { return model.lacks.empty(); };
+  const bool any_whole = std::ranges::any_of(models, is_whole);
+  if (which.empty()) std::erase_if(models, [&](const Snapshot& model) { return any_whole && !is_whole(model); });
+  for (const Snapshot& model : models)
+    if (!model.gguf.path.empty()) ggufs.push_back(model.gguf);
+  if (!which.empty()) ggufs = meant_by(which, ggufs);
+  const bool has_safetensors = which.empty() && !models.empty() && models.front().gguf.path.empty();
+  if (has_safetensors) return std::move(models.front());
+  if (ggufs.empty()) return std::nullopt;
+  const GgufModel& best = ggufs.size() == 1 ? ggufs.front() : best_of(ggufs, settings.memory());
+  const auto it = std::ranges::find(models, best.path, [](const Snapshot& model) { return model.gguf.path; });
+  if (ggufs.size() > 1) it->choice = fmt::format("taking {} of {}", best.which, listed(ggufs));
+  return std::move(*it);
+}
+
+// models--openai--gpt-oss-20b itself, as one may find it in a file manager.
+std::optional<Snapshot> cached_repo(const fs::path& path) {
+  const fs::path folder = path.has_filename() ? path : path.parent_path();
+  std::error_code ignored;
+  if (!fs::is_directory(folder / "snapshots", ignored)) return std::nullopt;
+  for (Snapshot& snapshot : all_snapshots(folder.has_parent_path() ? folder.parent_path() : fs::path(".")))
+    if (repo_folder("", snapshot.repo).filename() == folder.filename()) return std::move(snapshot);
+  return std::nullopt;
+}
+
+bool is_revision(const Snapshot& snapshot, const std::string& revision) {
+  return snapshot.commit == revision || std::ranges::find(snapshot.refs, revision) != snapshot.refs.end();
+}
+
 }  // namespace
 
 std::vector<fs::path> files_below(const fs::path& directory, int folders) {
@@ -205,38 +262,15 @@ std::vector<Snapshot> all_snapshots(const fs::path& cache) {
   return all;
 }
 
-namespace {
-
-fs::path locks_of(const fs::path& folder) { return folder.parent_path() / ".locks" / folder.filename(); }
-
-void want_unlocked(const fs::path& folder, const std::string& repo) {
-  for (const fs::path& file : files_below(locks_of(folder))) {
-    const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
-    const bool held = fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) != 0;
-    if (fd >= 0) ::close(fd);
-    if (held) throw Error(Code::kIo, "{}: another program writes to it; try again when that is done", repo);
-  }
-}
-
-// Where a snapshot's link points to; empty where that is no blob of this model.
-fs::path blob_of(const fs::path& folder, const fs::path& link) {
-  if (!fs::is_symlink(link)) return {};
-  const fs::path target = (link.parent_path() / fs::read_symlink(link)).lexically_normal();
-  return target.parent_path() == (folder / "blobs").lexically_normal() ? target : fs::path();
-}
-
-}  // namespace
-
 Removal plan_removal(const fs::path& cache, const std::string& repo, const std::string& revision,
                      const std::string& which) {
   Removal removal{.folder = repo_folder(cache, repo)};
   const fs::path& folder = removal.folder;
   if (!fs::is_directory(folder))
     throw Error(Code::kInvalidRequest, "{} is not in {}; nibble list shows what is", repo, cache.string());
-  if (fs::canonical(folder).parent_path() != fs::canonical(cache)) {
+  if (fs::canonical(folder).parent_path() != fs::canonical(cache))
     throw Error(Code::kInvalidRequest, "{}: want a folder of the cache, found a link to {}; nothing is removed there",
                 folder.string(), fs::canonical(folder).string());
-  }
   want_unlocked(folder, repo);
   std::vector<std::string> commits;
   for (const fs::path& path : entries_of(folder / "snapshots")) commits.push_back(path.filename().string());
@@ -301,49 +335,6 @@ void remove(const Removal& removal) {
   for (const std::string& commit : removal.commits) fs::remove_all(removal.folder / "snapshots" / commit);
   for (const fs::path& file : removal.files) fs::remove(file);
 }
-
-namespace {
-
-std::vector<fs::path> paths_for(const std::string& name, const Settings& settings) {
-  const fs::path last = fs::path(name).filename();
-  std::vector<fs::path> paths = {settings.models / name};
-  if (last != name) paths.push_back(settings.models / last);
-  return paths;
-}
-
-// The one of them that is meant, all of one commit or folder: `which`, or the best of the whole ones.
-std::optional<Snapshot> chosen(std::vector<Snapshot> models, const std::string& which, const Settings& settings) {
-  std::vector<GgufModel> ggufs;
-  const auto is_whole = [](const Snapshot& model) { return model.lacks.empty(); };
-  const bool any_whole = std::ranges::any_of(models, is_whole);
-  if (which.empty()) std::erase_if(models, [&](const Snapshot& model) { return any_whole && !is_whole(model); });
-  for (const Snapshot& model : models)
-    if (!model.gguf.path.empty()) ggufs.push_back(model.gguf);
-  if (!which.empty()) ggufs = meant_by(which, ggufs);
-  const bool has_safetensors = which.empty() && !models.empty() && models.front().gguf.path.empty();
-  if (has_safetensors) return std::move(models.front());
-  if (ggufs.empty()) return std::nullopt;
-  const GgufModel& best = ggufs.size() == 1 ? ggufs.front() : best_of(ggufs, settings.memory());
-  const auto it = std::ranges::find(models, best.path, [](const Snapshot& model) { return model.gguf.path; });
-  if (ggufs.size() > 1) it->choice = fmt::format("taking {} of {}", best.which, listed(ggufs));
-  return std::move(*it);
-}
-
-// models--openai--gpt-oss-20b itself, as one may find it in a file manager.
-std::optional<Snapshot> cached_repo(const fs::path& path) {
-  const fs::path folder = path.has_filename() ? path : path.parent_path();
-  std::error_code ignored;
-  if (!fs::is_directory(folder / "snapshots", ignored)) return std::nullopt;
-  for (Snapshot& snapshot : all_snapshots(folder.has_parent_path() ? folder.parent_path() : fs::path(".")))
-    if (repo_folder("", snapshot.repo).filename() == folder.filename()) return std::move(snapshot);
-  return std::nullopt;
-}
-
-bool is_revision(const Snapshot& snapshot, const std::string& revision) {
-  return snapshot.commit == revision || std::ranges::find(snapshot.refs, revision) != snapshot.refs.end();
-}
-
-}  // namespace
 
 std::optional<Snapshot> find_model(const std::string& asked, const Settings& settings, const std::string& of) {
   if (asked.empty()) return std::nullopt;

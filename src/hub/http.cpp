@@ -1,7 +1,7 @@
 #include "hub/http.h"
 
+#include "base/ascii.h"
 #include "base/error.h"
-#include "base/number_in.h"
 #include "base/shared_library.h"
 
 #include <curl/curl.h>
@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <ctime>
 #include <exception>
 #include <fstream>
 #include <optional>

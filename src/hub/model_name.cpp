@@ -1,5 +1,6 @@
 #include "hub/model_name.h"
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "checkpoint/gguf_checkpoint.h"
 
@@ -19,10 +20,7 @@ constexpr size_t kMostNameBytes = 96;  // the Hub's own limit
 constexpr std::string_view kGguf = ".gguf";
 
 bool is_part_of_name(std::string_view part) {
-  const auto is_known = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-           c == '.';
-  };
+  const auto is_known = [](char c) { return is_word_char(c, "-_."); };
   return !part.empty() && std::ranges::all_of(part, is_known) && part.find("--") == part.npos &&
          part.find("..") == part.npos && part.front() != '.' && part.front() != '-' && part.back() != '.' &&
          part.back() != '-';

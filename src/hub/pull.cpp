@@ -1,5 +1,6 @@
 #include "hub/pull.h"
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/read_json.h"
 #include "checkpoint/gguf_start.h"
@@ -40,14 +41,13 @@ constexpr int64_t kSpareBytes = int64_t{64} << 20;    // what a disk keeps
 
 using Json = nlohmann::json;
 
-constexpr int kAskAttempts = 4;
-constexpr int kMostPages = 1000;
+constexpr int kAskAttempts = 4, kMostPages = 1000;
 constexpr size_t kMostFiles = 100'000;
 constexpr int64_t kMostFileBytes = int64_t{1} << 44;
 
 bool is_hex(const std::string& text, size_t digits) {
   return text.size() == digits &&
-         std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+         std::ranges::all_of(text, [](char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); });
 }
 
 // Whether a path of the Hub's stays below the folder that it is put into.
@@ -95,25 +95,22 @@ bool wait_for(double seconds, const std::function<bool()>& stop) {
                 "where it is open to everybody",
                 name, is_from_file ? "the token in " + settings.token_file.string() : "HF_TOKEN", settings.endpoint,
                 settings.endpoint);
-  if (code == "GatedRepo" || answer.status == 403) {
+  if (code == "GatedRepo" || answer.status == 403)
     throw Error(Code::kInvalidRequest,
                 "{} is not open to everybody ({}): accept its terms at {}/{}, then set HF_TOKEN to a token of "
                 "{}/settings/tokens",
                 name, answer.status, settings.endpoint, repo, settings.endpoint);
-  }
-  if (answer.status == 401 && code != "RepoNotFound") {
+  if (answer.status == 401 && code != "RepoNotFound")
     throw Error(Code::kInvalidRequest,
                 "{}: {} wants to know who asks (401): set HF_TOKEN to a valid token of {}/settings/tokens", name,
                 settings.endpoint, settings.endpoint);
-  }
   if (code == "RevisionNotFound")
     throw Error(Code::kInvalidRequest, "{} has no such revision; see {}/{}/commits", name, settings.endpoint, repo);
-  if (answer.status == 404 || answer.status == 401) {
+  if (answer.status == 404 || answer.status == 401)
     throw Error(Code::kInvalidRequest,
                 "{} is not at {} (or is private: then set HF_TOKEN){}. OpenAI's are openai/gpt-oss-20b and "
                 "openai/gpt-oss-120b, in GGUF ggml-org/gpt-oss-20b-GGUF and ggml-org/gpt-oss-120b-GGUF",
                 name, settings.endpoint, hint);
-  }
   const std::string wait = answer.header("retry-after");
   throw Error(Code::kIo, "{}: {} answers {}{}. The same command later goes on where this one stopped", name,
               settings.endpoint, retry_of(answer, 0).why, wait.empty() ? "" : ", Retry-After: " + wait);
@@ -396,14 +393,78 @@ class Fetching {
       if (same.digest == file.file().digest) file.link(plan_.path, same.path);
   }
 
-  void fetch(Http& http, PartialFile& file, FilePart& part);
+  void fetch(Http& http, PartialFile& file, FilePart& part) {
+    const std::string& name = file.file().path;
+    Connection connection{.http = http};
+    const auto is_done = [&] { return connection.streams ? file.whole() : part.done == part.bytes; };
+    for (int attempt = 0; !is_done() && !stop_; ++attempt) {
+      if (file.streamed && !connection.streams) return;  // another thread's
+      const int64_t before = file.done();
+      connection.odd.clear();
+      const HttpAnswer answer = get(connection, file, part);
+      if (stop_ || is_done() || (file.streamed && !connection.streams)) return;
+      if (file.done() > before) attempt = 0;
+      Retry retry = retry_of(answer, attempt);
+      if (answer.ok() && connection.odd.empty())
+        connection.odd =
+            fmt::format("the answer ended early, with {} of {} bytes here", file.done(), file.file().bytes);
+      if (!connection.odd.empty()) retry = {true, retry.seconds, connection.odd};
+      if (!retry.worth || attempt + 1 >= (connection.odd.empty() ? kPartAttempts : kOddAttempts)) {
+        if (!connection.odd.empty()) throw Error(Code::kCorrupt, "{} of {}: {}", name, plan_.repo, connection.odd);
+        refuse_answer(answer, settings_, plan_.repo, name);
+      }
+      if (retry.seconds >= 1) note(fmt::format("{}: {}; again in {:.0f} s", name, retry.why, retry.seconds));
+      if (!wait_for(retry.seconds, [this] { return stop_.load(); })) return;
+    }
+  }
+
   // What a connection has learned.
   struct Connection {
     Http& http;
     bool streams = false;  // all of the file: the server knows no ranges
     std::string odd = {};  // what is wrong with an answer that looks right
   };
-  HttpAnswer get(Connection& connection, PartialFile& file, FilePart& part) const;
+
+  // A commit's files never change, so what came before an interruption fits what comes after it; the hash has the last
+  // word.
+  HttpAnswer get(Connection& connection, PartialFile& file, FilePart& part) const {
+    const int64_t total = file.file().bytes, from = part.from + part.done;
+    HttpRequest request{.url = fmt::format("{}/{}/resolve/{}/{}", settings_.endpoint, plan_.repo, plan_.commit,
+                                           url_escaped(file.file().path, "/"))};
+    if (!connection.streams) request.from = from, request.to = part.from + part.bytes - 1;
+    int64_t came = 0;
+    return connection.http.get(request, [&](const HttpAnswer& head, std::span<const std::byte> bytes) {
+      if (stop_) return false;
+      const auto size = static_cast<int64_t>(bytes.size());
+      if (head.status == 206) {
+        const std::string range = head.header("content-range");
+        if (connection.streams || !is_range(range, from, total)) {
+          connection.odd = fmt::format("want bytes {} to {} of {}, found \"{}\"", from, request.to, total, range);
+          return false;
+        }
+        if (from + came + size > part.from + part.bytes) {
+          connection.odd = "more bytes came than were asked for";
+          return false;
+        }
+        file.write(from + came, bytes);
+        came += size;
+        part.have(from + came - part.from);
+        return true;
+      }
+      if (!connection.streams && file.streamed.exchange(true)) return false;
+      connection.streams = true;
+      const std::string length = head.header("content-length");
+      if ((!length.empty() && length != fmt::format("{}", total)) || came + size > total) {
+        connection.odd =
+            fmt::format("want {} bytes as the Hub lists it, found {}", total, length.empty() ? "more" : length);
+        return false;
+      }
+      file.write(came, bytes);
+      came += size;
+      for (FilePart& p : file.parts()) p.have(std::clamp<int64_t>(came - p.from, 0, p.bytes));
+      return true;
+    });
+  }
 
   const PullPlan& plan_;
   const Settings& settings_;
@@ -417,71 +478,6 @@ class Fetching {
   std::vector<std::string> notes_, told_;
   std::exception_ptr error_;
 };
-
-void Fetching::fetch(Http& http, PartialFile& file, FilePart& part) {
-  const std::string& name = file.file().path;
-  Connection connection{.http = http};
-  const auto is_done = [&] { return connection.streams ? file.whole() : part.done == part.bytes; };
-  for (int attempt = 0; !is_done() && !stop_; ++attempt) {
-    if (file.streamed && !connection.streams) return;  // another thread's
-    const int64_t before = file.done();
-    connection.odd.clear();
-    const HttpAnswer answer = get(connection, file, part);
-    if (stop_ || is_done() || (file.streamed && !connection.streams)) return;
-    if (file.done() > before) attempt = 0;
-    Retry retry = retry_of(answer, attempt);
-    if (answer.ok() && connection.odd.empty())
-      connection.odd = fmt::format("the answer ended early, with {} of {} bytes here", file.done(), file.file().bytes);
-    if (!connection.odd.empty()) retry = {true, retry.seconds, connection.odd};
-    if (!retry.worth || attempt + 1 >= (connection.odd.empty() ? kPartAttempts : kOddAttempts)) {
-      if (!connection.odd.empty()) throw Error(Code::kCorrupt, "{} of {}: {}", name, plan_.repo, connection.odd);
-      refuse_answer(answer, settings_, plan_.repo, name);
-    }
-    if (retry.seconds >= 1) note(fmt::format("{}: {}; again in {:.0f} s", name, retry.why, retry.seconds));
-    if (!wait_for(retry.seconds, [this] { return stop_.load(); })) return;
-  }
-}
-
-// A commit's files never change, so what came before an interruption fits what comes after it; the hash has the last
-// word.
-HttpAnswer Fetching::get(Connection& connection, PartialFile& file, FilePart& part) const {
-  const int64_t total = file.file().bytes, from = part.from + part.done;
-  HttpRequest request{.url = fmt::format("{}/{}/resolve/{}/{}", settings_.endpoint, plan_.repo, plan_.commit,
-                                         url_escaped(file.file().path, "/"))};
-  if (!connection.streams) request.from = from, request.to = part.from + part.bytes - 1;
-  int64_t came = 0;
-  return connection.http.get(request, [&](const HttpAnswer& head, std::span<const std::byte> bytes) {
-    if (stop_) return false;
-    const auto size = static_cast<int64_t>(bytes.size());
-    if (head.status == 206) {
-      const std::string range = head.header("content-range");
-      if (connection.streams || !is_range(range, from, total)) {
-        connection.odd = fmt::format("want bytes {} to {} of {}, found \"{}\"", from, request.to, total, range);
-        return false;
-      }
-      if (from + came + size > part.from + part.bytes) {
-        connection.odd = "more bytes came than were asked for";
-        return false;
-      }
-      file.write(from + came, bytes);
-      came += size;
-      part.have(from + came - part.from);
-      return true;
-    }
-    if (!connection.streams && file.streamed.exchange(true)) return false;
-    connection.streams = true;
-    const std::string length = head.header("content-length");
-    if ((!length.empty() && length != fmt::format("{}", total)) || came + size > total) {
-      connection.odd =
-          fmt::format("want {} bytes as the Hub lists it, found {}", total, length.empty() ? "more" : length);
-      return false;
-    }
-    file.write(came, bytes);
-    came += size;
-    for (FilePart& p : file.parts()) p.have(std::clamp<int64_t>(came - p.from, 0, p.bytes));
-    return true;
-  });
-}
 
 // Each blob once, however many names it has.
 std::vector<std::unique_ptr<PartialFile>> blobs_of(const std::vector<RepoFile>& files, const fs::path& folder) {
@@ -503,10 +499,9 @@ bool lock(PartialFile& blob, const PullWatch& watch) {
 }  // namespace
 
 PullPlan plan_pull(const PullRequest& request, const Settings& settings, const PullWatch& watch) {
-  if (settings.offline) {
+  if (settings.offline)
     throw Error(Code::kIo, "{}: HF_HUB_OFFLINE is set, so nothing is downloaded; unset it, or copy the model into {}",
                 request.repo, settings.cache.string());
-  }
   PullPlan plan = list_repo(request, settings, watch);
   const fs::path folder = repo_folder(settings.cache, request.repo);
   plan.path = folder / "snapshots" / plan.commit;
@@ -515,10 +510,9 @@ PullPlan plan_pull(const PullRequest& request, const Settings& settings, const P
   std::vector<std::string> all;
   for (const RepoFile& file : files) all.push_back(file.path);
   std::erase_if(files, [&](const RepoFile& file) { return !is_wanted(file.path, request.include); });
-  if (files.empty() && !watch.stop()) {
+  if (files.empty() && !watch.stop())
     throw Error(Code::kInvalidRequest, "{}: no file matches {}; it has {}", request.repo,
                 fmt::join(request.include, ", "), fmt::join(all, ", "));
-  }
   if (request.include.empty() && !watch.stop()) choose_model(files, request, settings, watch);
   for (const auto& blob : blobs_of(plan.files, folder)) {
     plan.bytes += blob->file().bytes;

@@ -35,10 +35,6 @@ ModelConfig gpt_oss(int64_t layers, int64_t experts) {
 
 }  // namespace
 
-int64_t ModelConfig::layers_of(LayerKind kind) const {
-  return std::count(layer_kinds.begin(), layer_kinds.end(), kind);
-}
-
 int64_t ModelConfig::keys_of(int64_t context) const {
   int64_t keys = 0;
   for (const LayerKind kind : layer_kinds) {

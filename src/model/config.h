@@ -4,6 +4,7 @@
 #include "backend/backend.h"
 #include "backend/dims.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +20,7 @@ using backend::LayerKind;
 
 // YaRN (gpt_oss/torch/model.py, RotaryEmbedding).
 struct RopeConfig {
-  double theta = 150000;
-  double factor = 32;
+  double theta = 150000, factor = 32;
   double beta_fast = 32;  // OpenAI: rope_ntk_beta
   double beta_slow = 1;   // OpenAI: rope_ntk_alpha
   int64_t original_context = 4096;
@@ -36,12 +36,13 @@ struct ModelConfig {
   std::vector<LayerKind> layer_kinds;  // [layers]
   std::vector<int64_t> layer_experts;  // experts_of
   // Token ids as the checkpoint's files give them; OpenAI's original/ gives none.
-  std::optional<int32_t> bos_id;
-  std::optional<int32_t> pad_id;
+  std::optional<int32_t> bos_id, pad_id;
   std::vector<int32_t> eos_ids;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
-  [[nodiscard]] int64_t layers_of(LayerKind kind) const;
+  [[nodiscard]] int64_t layers_of(LayerKind kind) const {
+    return std::count(layer_kinds.begin(), layer_kinds.end(), kind);
+  }
   // Keys that all layers together keep of a sequence.
   [[nodiscard]] int64_t keys_of(int64_t context) const;
 };

@@ -46,33 +46,6 @@ backend::HostWeight as_wide(const backend::HostWeight& router, int64_t experts, 
   return result;
 }
 
-}  // namespace
-
-GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
-            const std::function<void(const LoadProgress&)>& progress) {
-  const auto bytes = [](const backend::HostWeight& w) {
-    return static_cast<int64_t>(w.values.bytes.size() + w.scales.bytes.size() + w.odd.bytes.size());
-  };
-  LoadProgress state;
-  for (const backend::HostWeight& weight : weights) state.total_bytes += bytes(weight);
-  GptOss model;
-  model.config = config;
-  model.weights.layers.resize(static_cast<size_t>(config.dims.layers));
-  for (const backend::HostWeight& weight : weights) {
-    backend::LayerWeights& layer =
-        weight.layer < 0 ? model.weights.outer : model.weights.layers[static_cast<size_t>(weight.layer)];
-    const bool narrow = (weight.role == WeightRole::kRouter || weight.role == WeightRole::kRouterBias) &&
-                        weight.values.shape[0] < config.dims.experts;
-    layer[weight.role] = be.upload(narrow ? as_wide(weight, config.dims.experts, model.routers) : weight);
-    state.done_bytes += bytes(weight);
-    if (progress) progress(state);
-  }
-  be.finish_upload();
-  return model;
-}
-
-namespace {
-
 // Reads boundary `at`, if it was asked for, once everything before it has run.
 void read_taps(backend::Backend& be, int at, Taps& taps) {
   for (size_t i = 0; i < taps.boundaries.size(); ++i) {
@@ -108,6 +81,29 @@ backend::StepArgs step_args(const GptOss& model, const Step& step) {
 }
 
 }  // namespace
+
+GptOss load(backend::Backend& be, const ModelConfig& config, std::span<const backend::HostWeight> weights,
+            const std::function<void(const LoadProgress&)>& progress) {
+  const auto bytes = [](const backend::HostWeight& w) {
+    return static_cast<int64_t>(w.values.bytes.size() + w.scales.bytes.size() + w.odd.bytes.size());
+  };
+  LoadProgress state;
+  for (const backend::HostWeight& weight : weights) state.total_bytes += bytes(weight);
+  GptOss model;
+  model.config = config;
+  model.weights.layers.resize(static_cast<size_t>(config.dims.layers));
+  for (const backend::HostWeight& weight : weights) {
+    backend::LayerWeights& layer =
+        weight.layer < 0 ? model.weights.outer : model.weights.layers[static_cast<size_t>(weight.layer)];
+    const bool narrow = (weight.role == WeightRole::kRouter || weight.role == WeightRole::kRouterBias) &&
+                        weight.values.shape[0] < config.dims.experts;
+    layer[weight.role] = be.upload(narrow ? as_wide(weight, config.dims.experts, model.routers) : weight);
+    state.done_bytes += bytes(weight);
+    if (progress) progress(state);
+  }
+  be.finish_upload();
+  return model;
+}
 
 void fetch(backend::Backend& be, Taps& taps) {
   if (taps.kept && !taps.on_the_way) taps.on_the_way = be.copy_taps();

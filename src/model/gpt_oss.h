@@ -3,9 +3,9 @@
 
 #include "backend/args.h"
 #include "backend/backend.h"
+#include "backend/cost.h"
 #include "backend/dims.h"
 #include "base/buffer.h"
-#include "backend/cost.h"
 #include "model/config.h"
 
 #include <array>
@@ -26,8 +26,7 @@ struct GptOss {
 
 // What a backend must know about a model. max_rows and kv_pages: as in BackendConfig.
 struct StepLimits {
-  int max_tokens = 0;
-  int max_rows = 0;
+  int max_tokens = 0, max_rows = 0;
   std::array<int32_t, backend::kLayerKinds> kv_pages{};
   // As in BackendConfig.
   std::vector<int> taps{};
@@ -41,8 +40,7 @@ struct StepLimits {
 }
 
 struct LoadProgress {
-  int64_t done_bytes = 0;
-  int64_t total_bytes = 0;
+  int64_t done_bytes = 0, total_bytes = 0;
 };
 
 // Passes the weights to a backend. `weights`: from bind_weights() or DummyWeights, complete and of the right shapes.

@@ -27,13 +27,9 @@ constexpr std::string_view kWithoutEffect =
     "return_dict_in_generate router_aux_loss_coef sep_token_id task_specific_params tie_encoder_decoder "
     "tokenizer_class torch_dtype torchscript transformers_version unsloth_fixed unsloth_version use_cache";
 
-[[noreturn]] void unsupported(JsonObject& fields, const char* key, const std::string& want) {
-  throw Error(Code::kUnsupported, "{}: {}: want {}, found {}", fields.where(), key, want, excerpt_of(fields.get(key)));
-}
-
 // Refuses other values, which nothing here computes.
 void refuse_other_numbers(JsonObject& fields, const char* key, double only) {
-  if (fields.number_or(key, {-1e6, 1e6}, only) != only) unsupported(fields, key, fmt::format("{}", only));
+  if (fields.number_or(key, {-1e6, 1e6}, only) != only) fields.unsupported(key, fmt::format("{}", only));
 }
 
 // One note with the keys that were not read and may have been meant to change something.
@@ -69,17 +65,16 @@ void read_number(JsonObject& fields, const ConfigField& field, std::pair<const c
 void read_rope(JsonObject& top, HfConfig& config) {
   const char* key = top.either("rope_scaling", "rope_parameters");
   const json* object = top.find(key);
-  if (object == nullptr) {
+  if (object == nullptr)
     throw Error(Code::kUnsupported, "{}: want rope_scaling or rope_parameters of rope_type \"yarn\", found neither",
                 top.where());
-  }
   top.require_same("rope_scaling", top, "rope_parameters");
   JsonObject rope(*object, fmt::format("{}: {}", top.where(), key));
   const char* type_key = rope.either("rope_type", "type");
-  if (rope.get(type_key) != "yarn") unsupported(rope, type_key, "\"yarn\"");
+  if (rope.get(type_key) != "yarn") rope.unsupported(type_key, "\"yarn\"");
   rope.require_same("rope_type", rope, "type");
   for (const char* other : {"attention_factor", "mscale", "mscale_all_dim"})
-    if (rope.find(other) != nullptr) unsupported(rope, other, "none");
+    if (rope.find(other) != nullptr) rope.unsupported(other, "none");
   refuse_other_numbers(rope, "partial_rotary_factor", 1);
   const auto read = [&](JsonObject& from, const ConfigField& field, const char* name) {
     read_number(from, field, {name, name}, field.has_usual, config.config);
@@ -120,7 +115,7 @@ void read_blocks(JsonObject& fields, const json& blocks, HfConfig& hf) {
     layers.push_back({.window = sees_all ? 0 : read(layer, kWindow), .experts = read(layer, kExperts)});
     const char* topk = layer.either(kTopk.names[0].data(), kTopk.names[1].data());
     if (layer.find(topk) != nullptr && read(layer, kTopk) != hf.config.dims.topk)
-      unsupported(layer, topk, fmt::format("{}, as in other layers", hf.config.dims.topk));
+      layer.unsupported(topk, fmt::format("{}, as in other layers", hf.config.dims.topk));
     note_unread(layer, hf);
   }
   set_layers(hf.config, layers, where);
@@ -135,10 +130,9 @@ void read_layer_types(JsonObject& fields, ModelConfig& config) {
     throw Error(Code::kCorrupt, "{}: layer_types: want a list, found {}", fields.where(), excerpt_of(*types));
   config.layer_kinds.clear();
   for (const json& type : *types) {
-    if (type != "sliding_attention" && type != "full_attention") {
+    if (type != "sliding_attention" && type != "full_attention")
       throw Error(Code::kUnsupported, "{}: layer_types: want sliding_attention or full_attention, found {}",
                   fields.where(), excerpt_of(type));
-    }
     config.layer_kinds.push_back(type == "sliding_attention" ? LayerKind::kSliding : LayerKind::kFull);
   }
   if (told.empty()) return;
@@ -151,14 +145,14 @@ void read_layer_types(JsonObject& fields, ModelConfig& config) {
 
 // Refuses variants that the architecture's name would allow but that nothing here computes.
 void refuse_variants(JsonObject& fields, HfConfig& config) {
-  if (!fields.boolean_or("attention_bias", true)) unsupported(fields, "attention_bias", "true");
-  if (fields.boolean_or("tie_word_embeddings", false)) unsupported(fields, "tie_word_embeddings", "false");
+  if (!fields.boolean_or("attention_bias", true)) fields.unsupported("attention_bias", "true");
+  if (fields.boolean_or("tie_word_embeddings", false)) fields.unsupported("tie_word_embeddings", "false");
   if (fields.find("hidden_act") != nullptr && fields.get("hidden_act") != "silu")
-    unsupported(fields, "hidden_act", "\"silu\"");
+    fields.unsupported("hidden_act", "\"silu\"");
   const json* object = fields.find("quantization_config");
   if (object == nullptr) return;  // experts in floats, as trainers save them
   JsonObject quantization(*object, fields.where() + ": quantization_config");
-  if (quantization.get("quant_method") != "mxfp4") unsupported(quantization, "quant_method", "\"mxfp4\"");
+  if (quantization.get("quant_method") != "mxfp4") quantization.unsupported("quant_method", "\"mxfp4\"");
   for (const char* key : {"modules_to_not_convert", "dequantize"}) static_cast<void>(quantization.find(key));
   note_unread(quantization, config);
 }
@@ -204,10 +198,9 @@ HfConfig from_original(JsonObject& fields) {
   // gpt_oss/torch/model.py: RMSNorm's default eps and a YaRN that does not round are ModelConfig's; the file does not
   // say the longest context.
   const double context = static_cast<double>(config.rope.original_context) * config.rope.factor;
-  if (context > field_of(&backend::Dims::max_context).most) {
+  if (context > field_of(&backend::Dims::max_context).most)
     throw Error(Code::kCorrupt, "{}: initial_context_length × rope_scaling_factor: want at most {}, found {}",
                 fields.where(), field_of(&backend::Dims::max_context).most, context);
-  }
   config.dims.max_context = static_cast<int64_t>(context);
   config.layer_kinds = alternating_layers(config.dims.layers);
   note_unread(fields, hf);
@@ -229,11 +222,10 @@ HfConfig parse_hf_config(std::string_view text, std::string_view where) {
       puzzle ? std::pair{"gpt_oss_puzzle", "GptOssPuzzleForCausalLM"} : std::pair{"gpt_oss", "GptOssForCausalLM"};
   const bool type_fits = type != nullptr && *type == name;
   const bool architectures_fit = architectures == nullptr || *architectures == json::array({architecture});
-  if (!type_fits || !architectures_fit) {
+  if (!type_fits || !architectures_fit)
     throw Error(Code::kUnsupported, "{}: want model_type \"{}\" and architectures [\"{}\"], found {} and {}", where,
                 name, architecture, type == nullptr ? "none" : excerpt_of(*type),
                 architectures == nullptr ? "none" : excerpt_of(*architectures));
-  }
   if (puzzle) static_cast<void>(fields.get("block_configs"));  // or it is missing
   return from_hugging_face(fields);
 }

@@ -196,10 +196,9 @@ backend::WeightFormat format_for(WeightRole role, DType dtype, backend::WeightFo
 // A GGUF tensor: its shape is that of its values, a matrix's type any.
 backend::HostWeight gguf_weight(const ManifestItem& item, const RawTensor& tensor, backend::WeightFormat experts,
                                 std::string_view where) {
-  if (tensor.shape != item.shape) {
+  if (tensor.shape != item.shape)
     throw Error(Code::kCorrupt, "{}: {}: want the shape [{}], got {}", where, item.name, fmt::join(item.shape, ","),
                 checkpoint::describe(tensor.dtype, tensor.shape));
-  }
   const DTypeInfo& block = info_of(tensor.dtype);
   if (block.values > 1 && !backend::is_matrix(item.role))
     throw Error(Code::kUnsupported, "{}: {}: want F32, F16 or BF16, got {}", where, item.name,

@@ -1,5 +1,6 @@
 #include "server/api.h"
 
+#include "base/time_text.h"
 #include "server/chat_service.h"
 #include "server/json_fields.h"
 #include "server/page.h"
@@ -8,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <iterator>
 #include <utility>
 
@@ -42,15 +42,14 @@ constexpr std::string_view kOllama = "/api/";           // in Ollama's
 constexpr std::string_view kCancel = "/cancel";         // at the end of a response's path
 constexpr std::string_view kInputItems = "/input_items";
 
-const GenerationFields& generation_in(const TurnRequest& turn) { return turn.generation; }
-const GenerationFields& generation_in(const ResponsesRequest& request) { return request.turn.generation; }
-const GenerationFields& generation_in(const CompletionRequest& request) { return request.generation; }
+// What a request asks the model for.
+const TurnRequest& asked(const ResponsesRequest& request) { return request.turn; }
+const auto& asked(const auto& request) { return request; }
 
 bool has_grammar(const CompletionRequest& request) { return request.format.kind != OutputFormat::Kind::kText; }
 bool has_grammar(const TurnRequest& turn) {
   return !turn.tools.empty() || turn.format.kind != OutputFormat::Kind::kText;
 }
-bool has_grammar(const ResponsesRequest& request) { return has_grammar(request.turn); }
 
 using Today = std::function<std::string()>;
 std::vector<engine::Request> engine_requests(const ServedModel& model, const CompletionRequest& request,
@@ -61,10 +60,6 @@ std::vector<engine::Request> engine_requests(const ServedModel& model, const Tur
                                              Leniency& told) {
   const bool says_nothing = turn.history.empty() && turn.instructions.empty();
   return says_nothing ? std::vector<engine::Request>() : turn_requests(model, turn, date(), told);
-}
-std::vector<engine::Request> engine_requests(const ServedModel& model, const ResponsesRequest& request,
-                                             const Today& date, Leniency& told) {
-  return engine_requests(model, request.turn, date, told);
 }
 
 Json model_entry(const ServedModel& model, int64_t since, const std::string& name) {
@@ -260,8 +255,6 @@ std::string_view Api::methods_of(std::string_view path) {
   return path.ends_with(kCancel) ? "POST" : path.ends_with(kInputItems) ? "GET, HEAD" : route->methods;
 }
 
-std::string Api::member_of(const std::string& path) { return path.substr(route_of(path)->beginning().size()); }
-
 Api::Api(ApiOptions options) : options_(std::move(options)), store_(options_.stored_responses, options_.stored_bytes) {}
 
 void Api::loading(std::string phase, double done_share) {
@@ -446,7 +439,7 @@ std::unique_ptr<Call> Api::model(Visit& visit) {
 template <class Request, class Present>
 std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request request, std::string_view id_prefix,
                                     Present present) {
-  const GenerationFields& fields = generation_in(request);
+  const GenerationFields& fields = asked(request).generation;
   AnswerId id{make_id(id_prefix), served_name(fields.model, visit), now_seconds()};
   tell_ignored(fields.leniency);
   if (options_.log_prompts && options_.log) options_.log({{"event", "prompt"}, {"id", visit.id}, {"body", body}});
@@ -457,17 +450,17 @@ std::unique_ptr<Call> Api::generate(Visit& visit, const Json& body, Request requ
                             .path = visit.http.path,
                             .leniency = fields.leniency,
                             .arrived = visit.arrived};
-  const Making making = has_grammar(request) ? Making::kLong : Making::kQuick;
+  const Making making = has_grammar(asked(request)) ? Making::kLong : Making::kQuick;
   const bool kept = fields.background;
   const auto make = [this, context, &model = visit.service->model, id = std::move(id), request = std::move(request),
                      present](Wake wake) {
     CallContext with_told = context;
     std::unique_ptr<Presenter> presenter = present(model, id, request);
-    const bool stream = generation_in(request).stream;
+    const bool stream = asked(request).generation.stream;
     std::vector<engine::Request> requests;
     std::optional<ApiError> failure;
     try {
-      requests = engine_requests(model, request, options_.date, with_told.leniency);
+      requests = engine_requests(model, asked(request), options_.date, with_told.leniency);
       tell_ignored(with_told.leniency);
     } catch (const ApiError& e) {
       if (!stream || !presenter->streams_overflow() || !e.prompt_tokens()) throw;
@@ -507,10 +500,9 @@ std::unique_ptr<Call> Api::ollama_model(Visit& visit) {
 PreviousResponse Api::kept_turns() const {
   return [this](const std::string& id) {
     auto entry = store_.get(id);
-    if (!entry) {
+    if (!entry)
       throw ApiError("previous_response_id", fmt::format("there is no response {}", id.substr(0, 100)), 404,
                      "previous_response_not_found");
-    }
     return std::move(entry->turn);
   };
 }

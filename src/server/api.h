@@ -2,13 +2,13 @@
 // The routes: which request gets which call. It answers from the start; routes that need the model answer 503 until
 // publish().
 
+#include "server/call_maker.h"
 #include "server/engine_call.h"
 #include "server/http.h"
 #include "server/kept_answers.h"
 #include "server/metrics.h"
 #include "server/presenter.h"
 #include "server/response_store.h"
-#include "server/call_maker.h"
 
 #include <atomic>
 #include <functional>
@@ -29,8 +29,7 @@ struct ApiOptions {
   RequestDefaults defaults{};
   LogLine log{};
   bool log_prompts = false;
-  size_t stored_responses = 1024;
-  size_t stored_bytes = size_t{256} << 20;
+  size_t stored_responses = 1024, stored_bytes = size_t{256} << 20;
   std::string version{}, commit{};
   std::function<int64_t()> dropped_log_lines{};  // so far; empty: none is ever dropped
   // Names of other models that begin so get the served one all the same; none: a name that is not served is refused.
@@ -91,7 +90,8 @@ class Api {
   static const Route* route_of(std::string_view path);        // null: there is none
   static std::string_view route_name(std::string_view path);  // for metrics: few names, whatever paths clients try
   static std::string_view methods_of(std::string_view path);  // REQUIRES a route
-  static std::string member_of(const std::string& path);      // what stands for {…}; REQUIRES a family
+  // What stands for {…}. REQUIRES a family.
+  static std::string member_of(const std::string& path) { return path.substr(route_of(path)->beginning().size()); }
   // Throws ApiError for a method that `what` does not take. REQUIRES a route.
   static void expect_method(const HttpRequest& http, std::string_view what);
 

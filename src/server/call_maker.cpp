@@ -54,8 +54,6 @@ class CallMaker::DeferredCall final : public Call {
   std::unique_ptr<Call> call_;
 };
 
-CallMaker::CallMaker() : thread_([this](const std::stop_token& stop) { work(stop); }) {}
-
 CallMaker::~CallMaker() {
   thread_.request_stop();
   tasks_.push(nullptr);

@@ -15,7 +15,7 @@ class CallMaker {
  public:
   using Make = std::function<std::unique_ptr<Call>()>;  // must not throw
 
-  CallMaker();
+  CallMaker() : thread_([this](const std::stop_token& stop) { work(stop); }) {}
   ~CallMaker();  // tasks that have not begun are dropped
   CallMaker(const CallMaker&) = delete;
   CallMaker& operator=(const CallMaker&) = delete;

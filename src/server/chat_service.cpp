@@ -96,12 +96,8 @@ bool is_forced(const TurnRequest& turn) {
 // effort below has a quarter.
 std::optional<int64_t> most_reasoning(const TurnRequest& turn) {
   if (turn.reasoning_tokens || !is_forced(turn)) return turn.reasoning_tokens;
-  switch (turn.effort) {
-    case text::ReasoningEffort::kLow: return 2'048;
-    case text::ReasoningEffort::kMedium: return 8'192;
-    case text::ReasoningEffort::kHigh: return 32'768;
-  }
-  return std::nullopt;
+  constexpr int64_t kMost[] = {2'048, 8'192, 32'768};
+  return kMost[static_cast<size_t>(turn.effort)];
 }
 
 ApiError bad_schema(const OutputFormat& format, const Error& error) {
@@ -240,14 +236,12 @@ engine::Request base_request(const ServedModel& model, const GenerationFields& f
   engine::Request request = fields.request;
   for (const auto& [id, bias] : request.sampling.logit_bias) check_id(model, id, "logit_bias");
   for (const int32_t id : request.stop_ids) check_id(model, id, "stop_token_ids");
-  if (request.priority != 0 && !model.by_priority) {
+  if (request.priority != 0 && !model.by_priority)
     throw invalid_value("priority", "want 0, or a server started with --scheduling-policy priority, found {}",
                         request.priority);
-  }
-  if (fields.context.value_or(0) > model.max_context) {
+  if (fields.context.value_or(0) > model.max_context)
     throw invalid_value("options.num_ctx", "want at most the context of {}, found {}", model.max_context,
                         *fields.context);
-  }
   request.max_tokens = fields.max_tokens.value_or(std::numeric_limits<int32_t>::max());
   if (request.min_tokens > request.max_tokens)
     throw invalid_value("min_tokens", "want at most the limit of {}, found {}", request.max_tokens, request.min_tokens);

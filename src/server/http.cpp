@@ -1,5 +1,7 @@
 #include "server/http.h"
 
+#include "base/ascii.h"
+#include "base/time_text.h"
 #include "server/api_error.h"
 #include "text/text_stream.h"
 
@@ -31,17 +33,10 @@ std::string_view reason_of(int status) {
 
 }  // namespace
 
-std::string utc_text(const char* format, std::time_t time) {
-  std::tm utc{};
-  gmtime_r(&time, &utc);
-  char text[40];
-  return {text, std::strftime(text, sizeof text, format, &utc)};
-}
-
 std::string head_text(const HttpHead& head, const Framing& framing, std::optional<size_t> length) {
-  std::string text =
-      fmt::format("HTTP/1.1 {} {}\r\nServer: nibble\r\nDate: {}\r\nContent-Type: {}\r\n", head.status,
-                  reason_of(head.status), utc_text("%a, %d %b %Y %H:%M:%S GMT", std::time(nullptr)), head.content_type);
+  std::string text = fmt::format(
+      "HTTP/1.1 {} {}\r\nServer: nibble\r\nDate: {}\r\nContent-Type: {}\r\n", head.status, reason_of(head.status),
+      time_text("%a, %d %b %Y %H:%M:%S GMT", std::time(nullptr), Zone::kUtc), head.content_type);
   for (const auto& [name, value] : head.headers) text += fmt::format("{}: {}\r\n", name, value);
   if (!framing.allowed_origin.empty()) {
     text += fmt::format("Access-Control-Allow-Origin: {}\r\n", framing.allowed_origin);
@@ -72,8 +67,6 @@ Reply::Piece Reply::next() {
   if (out.done && streams_ && framing_.chunked) piece.bytes += "0\r\n\r\n";
   return piece;
 }
-
-std::string Reply::ping() const { return has_events_ ? framed(": \n\n") : ""; }
 
 std::string_view query_of(std::string_view target) {
   target = target.substr(0, target.find('#'));
@@ -119,18 +112,14 @@ bool is_host(std::string_view text) {
 }
 
 std::string preflight_text(std::string_view wanted_headers, const Framing& framing) {
-  const auto legal = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == ',' ||
-           c == ' ';
-  };
+  const auto legal = [](char c) { return is_word_char(c, "-, "); };
   if (wanted_headers.empty() || !std::all_of(wanted_headers.begin(), wanted_headers.end(), legal))
     wanted_headers = "Authorization, Content-Type";
   HttpHead head{.status = 204, .content_type = "text/plain", .headers = {}};
-  if (!framing.allowed_origin.empty()) {
+  if (!framing.allowed_origin.empty())
     head.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                     {"Access-Control-Allow-Headers", std::string(wanted_headers)},
                     {"Access-Control-Max-Age", "86400"}};
-  }
   Framing bare = framing;
   bare.chunked = false;
   return head_text(head, bare, std::nullopt);

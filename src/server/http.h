@@ -3,8 +3,6 @@
 // text.
 
 #include <cstddef>
-#include <cstdint>
-#include <ctime>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,13 +12,6 @@
 #include <vector>
 
 namespace nibble::server {
-
-// As strftime has it, in UTC.
-[[nodiscard]] std::string utc_text(const char* format, std::time_t time);
-// RFC 3339, of seconds since 1970.
-[[nodiscard]] inline std::string utc_time(int64_t seconds) {
-  return utc_text("%Y-%m-%dT%H:%M:%SZ", static_cast<std::time_t>(seconds));
-}
 
 inline constexpr std::string_view kEventStream = "text/event-stream; charset=utf-8";
 inline constexpr std::string_view kLines = "application/x-ndjson";  // of JSON
@@ -100,7 +91,8 @@ class Reply {
   [[nodiscard]] Piece next();                              // polls the call
   [[nodiscard]] bool streams() const { return streams_; }  // known once there is a first byte
   [[nodiscard]] bool keep_alive() const { return framing_.keep_alive; }
-  [[nodiscard]] std::string ping() const;  // a comment line, which only events have; REQUIRES streams()
+  // A comment line, which only events have. REQUIRES streams().
+  [[nodiscard]] std::string ping() const { return has_events_ ? framed(": \n\n") : ""; }
   [[nodiscard]] double backlog() const { return call_->backlog(); }
   void cut() { call_->cut(); }
   void close_after() { framing_.keep_alive = false; }  // announced, if the head has not been sent yet

@@ -17,8 +17,7 @@ struct HttpOptions {
   int threads = 2;
   std::string certificate_file{}, key_file{};  // both: TLS
   std::string allowed_origin = "*";            // web pages that may call; empty: only our own
-  size_t max_header_bytes = size_t{16} << 10;
-  size_t max_body_bytes = size_t{32} << 20;
+  size_t max_header_bytes = size_t{16} << 10, max_body_bytes = size_t{32} << 20;
   int max_connections = 4096;
   std::chrono::seconds header_time{10};  // from the first byte of a request to the end of its header
   std::chrono::seconds body_time{60};

@@ -1,5 +1,6 @@
 #include "server/json_fields.h"
 
+#include "base/ascii.h"
 #include "base/read_json.h"
 
 #include <fmt/format.h>
@@ -96,6 +97,13 @@ class Builder {
   std::vector<Open> open_;
 };
 
+template <class T>
+T in_range(T number, Range<T> range, const std::string& path, const Json& found) {
+  if (number < range.least || number > range.most)
+    throw want(path, fmt::format("a number from {} to {}", range.least, range.most), found, "invalid_value");
+  return number;
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text) {
@@ -149,15 +157,11 @@ void Leniency::ignore(std::string_view path) {
   constexpr size_t kMost = 32, kMostBytes = 160;
   std::string name;
   for (const char c : path.substr(0, kMostBytes)) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::string_view("_-.[] #/$~").find(c) != std::string_view::npos;
-    const bool index = c >= '0' && c <= '9' && name.ends_with('[');  // which of them says nothing
-    if (!index) name += plain ? c : '?';
+    const bool index = is_digit(c) && name.ends_with('[');  // which of them says nothing
+    if (!index) name += is_word_char(c, "_-.[] #/$~") ? c : '?';
   }
   if (ignored.size() < kMost && std::ranges::find(ignored, name) == ignored.end()) ignored.push_back(std::move(name));
 }
-
-Place Place::item(size_t index) const { return {fmt::format("{}[{}]", path, index), leniency}; }
 
 Fields::Fields(const Json& json, Place place) : json_(&json), place_(std::move(place)) {
   if (!json.is_object()) throw want(place_.path, "an object", json);
@@ -178,37 +182,14 @@ const Json* Fields::find(std::string_view name) {
   return it == json_->end() || it->is_null() ? nullptr : &*it;
 }
 
-std::optional<bool> Fields::boolean(std::string_view name) {
-  const Json* value = find(name);
-  return value == nullptr ? std::nullopt : std::optional(boolean_of(*value, path(name)));
-}
-
-namespace {
-
-template <class T>
-T in_range(T number, Range<T> range, const std::string& path, const Json& found) {
-  if (number < range.least || number > range.most)
-    throw want(path, fmt::format("a number from {} to {}", range.least, range.most), found, "invalid_value");
-  return number;
-}
-
-}  // namespace
-
 std::optional<int64_t> Fields::integer(std::string_view name, Range<int64_t> range) {
-  const Json* value = find(name);
-  if (value == nullptr) return std::nullopt;
-  return in_range(integer_of(*value, path(name)), range, path(name), *value);
+  const auto number = read(name, integer_of);
+  return number ? std::optional(in_range(*number, range, path(name), *find(name))) : std::nullopt;
 }
 
 std::optional<double> Fields::number(std::string_view name, Range<double> range) {
-  const Json* value = find(name);
-  if (value == nullptr) return std::nullopt;
-  return in_range(number_of(*value, path(name)), range, path(name), *value);
-}
-
-std::optional<std::string> Fields::string(std::string_view name) {
-  const Json* value = find(name);
-  return value == nullptr ? std::nullopt : std::optional(string_of(*value, path(name)));
+  const auto number = read(name, number_of);
+  return number ? std::optional(in_range(*number, range, path(name), *find(name))) : std::nullopt;
 }
 
 const Json* Fields::array(std::string_view name) {
@@ -227,10 +208,6 @@ const Json& Fields::required(std::string_view name, std::string_view what) {
   throw ApiError(path(name), fmt::format("{}: want {}, found nothing", path(name), what), 400,
                  "missing_required_parameter");
 }
-
-std::string Fields::required_string(std::string_view name) { return string_of(required(name, "a string"), path(name)); }
-
-Fields Fields::required_object(std::string_view name) { return {required(name, "an object"), place(name)}; }
 
 std::optional<size_t> Fields::choice(std::string_view name, std::initializer_list<std::string_view> words) {
   const Json* value = find(name);

@@ -46,7 +46,7 @@ struct Place {
   std::string path;  // empty: the request itself
   Leniency* leniency = nullptr;
 
-  [[nodiscard]] Place item(size_t index) const;
+  [[nodiscard]] Place item(size_t index) const { return {fmt::format("{}[{}]", path, index), leniency}; }
 };
 
 // One object. Every reader marks its name as known; null is the same as absent.
@@ -57,16 +57,18 @@ class Fields {
   Fields(const Json& json, std::string path) : Fields(json, Place{std::move(path)}) {}
 
   [[nodiscard]] const Json* find(std::string_view name);  // null where absent
-  [[nodiscard]] std::optional<bool> boolean(std::string_view name);
+  [[nodiscard]] std::optional<bool> boolean(std::string_view name) { return read(name, boolean_of); }
   [[nodiscard]] std::optional<int64_t> integer(std::string_view name, Range<int64_t> range);
   [[nodiscard]] std::optional<double> number(std::string_view name, Range<double> range);
-  [[nodiscard]] std::optional<std::string> string(std::string_view name);
+  [[nodiscard]] std::optional<std::string> string(std::string_view name) { return read(name, string_of); }
   [[nodiscard]] const Json* array(std::string_view name);
   [[nodiscard]] std::optional<Fields> object(std::string_view name);
   // For a field that must be there; `what`: what it should hold.
   [[nodiscard]] const Json& required(std::string_view name, std::string_view what);
-  [[nodiscard]] std::string required_string(std::string_view name);
-  [[nodiscard]] Fields required_object(std::string_view name);
+  [[nodiscard]] std::string required_string(std::string_view name) {
+    return string_of(required(name, "a string"), path(name));
+  }
+  [[nodiscard]] Fields required_object(std::string_view name) { return {required(name, "an object"), place(name)}; }
   // Index of the value among the words.
   [[nodiscard]] std::optional<size_t> choice(std::string_view name, std::initializer_list<std::string_view> words);
   [[nodiscard]] size_t required_choice(std::string_view name, std::initializer_list<std::string_view> words);
@@ -89,6 +91,13 @@ class Fields {
   [[nodiscard]] Leniency* leniency() const { return place_.leniency; }
 
  private:
+  // What `of` makes of the field's value; none where it is absent.
+  template <class T>
+  std::optional<T> read(std::string_view name, T (*of)(const Json& value, const std::string& path)) {
+    const Json* value = find(name);
+    return value == nullptr ? std::nullopt : std::optional(of(*value, path(name)));
+  }
+
   const Json* json_;
   Place place_;
   bool ignored_ = false;

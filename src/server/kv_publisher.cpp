@@ -1,7 +1,7 @@
 #include "server/kv_publisher.h"
 
+#include "base/ascii.h"
 #include "base/error.h"
-#include "base/number_in.h"
 #include "base/shared_library.h"
 
 #include <fmt/format.h>

@@ -22,7 +22,6 @@ std::vector<double> token_seconds() {
 std::vector<double> tokens() {
   return {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 }
-
 std::vector<double> counts() { return {1, 2, 5, 10, 20}; }
 
 struct HistogramRow {
@@ -101,16 +100,6 @@ Metrics::Metrics()
   for (const HistogramRow& row : kHistograms) state_.histograms.emplace_back(row.bounds());
 }
 
-void Metrics::token_interval(double interval) {
-  const std::lock_guard lock(state_.mutex);
-  add(Measure::kInterval, interval);
-}
-
-void Metrics::request_begun(size_t choices) {
-  const std::lock_guard lock(state_.mutex);
-  add(Measure::kChoices, static_cast<double>(choices));
-}
-
 void Metrics::choice_finished(const ChoiceRecord& r) {
   const std::lock_guard lock(state_.mutex);
   ++state_.finished[std::string(r.finished_reason)];
@@ -125,21 +114,6 @@ void Metrics::choice_finished(const ChoiceRecord& r) {
   add(Measure::kPromptTokens, static_cast<double>(r.prompt_tokens));
   for (const Measure measure : {Measure::kCompletionTokens, Measure::kMostCompletionTokens})
     add(measure, static_cast<double>(r.completion_tokens));
-}
-
-void Metrics::response_sent(std::string_view route, int status) {
-  const std::lock_guard lock(state_.mutex);
-  ++state_.responses[{std::string(route), status}];
-}
-
-void Metrics::connection_dropped() {
-  const std::lock_guard lock(state_.mutex);
-  ++state_.dropped;
-}
-
-void Metrics::harmony_repaired(int64_t times) {
-  const std::lock_guard lock(state_.mutex);
-  state_.repairs += times;
 }
 
 std::string Metrics::text(const engine::EngineStats& stats, std::string_view model_name,
@@ -173,10 +147,9 @@ std::string Metrics::text(const engine::EngineStats& stats, std::string_view mod
          state_.dropped);
   single("log_lines_dropped_total", "counter Lines of the log that nobody read in time", dropped_log_lines);
   single("harmony_repairs_total", "counter Deviations from the Harmony format that were repaired", state_.repairs);
-  for (size_t i = 0; i < std::size(kHistograms); ++i) {
+  for (size_t i = 0; i < std::size(kHistograms); ++i)
     family(out, kHistograms[i].name, kHistograms[i].kind_and_help,
            [&](const std::string& name) { state_.histograms[i].print(name, labels, out); });
-  }
   family(out, "cache_config_info", "gauge What the KV cache is; always 1", [&](const std::string& name) {
     out += fmt::format("{}{{{},block_size=\"{}\",num_gpu_blocks=\"{}\"}} 1\n", name, labels, stats.kv_page_tokens,
                        stats.kv_pages);

@@ -59,13 +59,28 @@ enum class Measure : uint8_t {
 class Metrics {
  public:
   Metrics();
-  void token_interval(double seconds);  // seconds between two tokens of one choice
-  void request_begun(size_t choices);
+  void token_interval(double interval) {  // seconds between two tokens of one choice
+    const std::lock_guard lock(state_.mutex);
+    add(Measure::kInterval, interval);
+  }
+  void request_begun(size_t choices) {
+    const std::lock_guard lock(state_.mutex);
+    add(Measure::kChoices, static_cast<double>(choices));
+  }
   void choice_finished(const ChoiceRecord& record);
   // `route`: one of a known few, or kNoRoute.
-  void response_sent(std::string_view route, int status);
-  void connection_dropped();
-  void harmony_repaired(int64_t times);
+  void response_sent(std::string_view route, int status) {
+    const std::lock_guard lock(state_.mutex);
+    ++state_.responses[{std::string(route), status}];
+  }
+  void connection_dropped() {
+    const std::lock_guard lock(state_.mutex);
+    ++state_.dropped;
+  }
+  void harmony_repaired(int64_t times) {
+    const std::lock_guard lock(state_.mutex);
+    state_.repairs += times;
+  }
   [[nodiscard]] std::string text(const engine::EngineStats& stats, std::string_view model_name,
                                  int64_t dropped_log_lines) const;
 

@@ -190,12 +190,11 @@ class CompletionPresenter final : public Presenter {
 
   void take_entries(TextChoice& c, Json& into) const {
     if (!frame_.logprobs()) return;
-    if (into.is_null()) {
+    if (into.is_null())
       into = {{"tokens", Json::array()},
               {"token_logprobs", Json::array()},
               {"top_logprobs", Json::array()},
               {"text_offset", Json::array()}};
-    }
     auto it = c.waiting.begin();
     for (; it != c.waiting.end() && (it->first < c.own_bytes || it->first == 0); ++it) {
       into["tokens"].push_back(it->second.token);

@@ -1,5 +1,6 @@
 // /api/chat and /api/generate, Ollama's: one object, or a stream of lines of JSON.
 
+#include "base/time_text.h"
 #include "engine/pages.h"
 #include "server/presenter.h"
 

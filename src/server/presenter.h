@@ -37,8 +37,7 @@ struct ServedModel {
   std::vector<std::string> names;  // the names it is served under; the first one is shown
   std::string root{};              // the model as it was given at the start
   std::vector<int32_t> eos_ids;
-  int64_t max_context = 0;
-  int64_t vocab = 0;
+  int64_t max_context = 0, vocab = 0;
   bool by_priority = false;  // --scheduling-policy priority
   ModelFacts facts{};
 };

@@ -1,6 +1,6 @@
 #include "server/schema_parts.h"
 
-#include "base/number_in.h"
+#include "base/ascii.h"
 #include "text/raw_grammar.h"
 
 #include <fmt/ranges.h>
@@ -13,32 +13,7 @@
 namespace nibble::server {
 namespace {
 
-constexpr size_t kMostStops = 16;
-constexpr size_t kMostStopBytes = 4096;
-constexpr size_t kMostStopIds = 256;
-constexpr size_t kMostBiases = 1024;
-constexpr size_t kMostTools = 256;
-
-}  // namespace
-
-std::vector<std::string> read_stops(Fields& fields, std::string_view name) {
-  const Json* value = fields.find(name);
-  if (value == nullptr) return {};
-  const std::string path = fields.path(name);
-  std::vector<std::string> stops;
-  if (value->is_string())
-    stops.push_back(value->get<std::string>());
-  else
-    for (const Json& stop : array_of(*value, path)) stops.push_back(string_of(stop, path));
-  if (stops.size() > kMostStops)
-    throw invalid_value(path, "want at most {} strings, found {}", kMostStops, stops.size());
-  for (const std::string& stop : stops)
-    if (stop.empty() || stop.size() > kMostStopBytes)
-      throw invalid_value(path, "want strings of 1 to {} bytes, found {}", kMostStopBytes, stop.size());
-  return stops;
-}
-
-namespace {
+constexpr size_t kMostStops = 16, kMostStopBytes = 4096, kMostStopIds = 256, kMostBiases = 1024, kMostTools = 256;
 
 std::vector<int32_t> read_stop_ids(Fields& fields) {
   const Json* value = fields.array("stop_token_ids");
@@ -76,31 +51,6 @@ void check_cache_options(Fields& fields) {
   options->done();
 }
 
-}  // namespace
-
-void check_texts(Fields& fields, std::string_view name) {
-  if (!fields.object(name)) return;
-  for (const auto& [key, value] : fields.find(name)->items())
-    static_cast<void>(string_of(value, fmt::format("{}.{}", fields.path(name), key)));
-}
-
-GenerationFields generation_of(const RequestDefaults& defaults) {
-  GenerationFields fields;
-  fields.include_usage = defaults.include_usage;
-  fields.request.sampling = defaults.sampling;
-  fields.leniency = defaults.leniency;
-  return fields;
-}
-
-TurnRequest turn_of(const RequestDefaults& defaults) {
-  TurnRequest turn;
-  turn.generation = generation_of(defaults);
-  turn.effort = defaults.effort;
-  return turn;
-}
-
-namespace {
-
 // Returns the field of this name as a number that its range holds.
 template <class T>
 std::optional<T> read_number(Fields& fields, std::string_view name, const backend::SamplingField& of) {
@@ -113,83 +63,6 @@ std::optional<T> read_number(Fields& fields, std::string_view name, const backen
   if (!number) return std::nullopt;
   return static_cast<T>(std::max(*number, of.range.smallest()));
 }
-
-}  // namespace
-
-void read_sampling(Fields& fields, GenerationFields& into) {
-  auto& sampling = into.request.sampling;
-  backend::for_each_field(sampling, [&]<class T>(const backend::SamplingField& field, T& value) {
-    value = read_number<T>(fields, field.name, field).value_or(value);
-    if (field.name != "repetition_penalty") return;
-    constexpr std::string_view kLlamas = "repeat_penalty";  // llama.cpp's name
-    const auto same = read_number<T>(fields, kLlamas, field);
-    if (same && fields.find(field.name) != nullptr && *same != value)
-      throw ApiError(std::string(kLlamas),
-                     "repeat_penalty: want the value of repetition_penalty, or one of them alone");
-    value = same.value_or(value);
-  });
-  sampling.logit_bias = read_logit_bias(fields);
-  if (const auto seed = fields.integer("seed", {INT64_MIN, INT64_MAX})) into.seed = static_cast<uint64_t>(*seed);
-  into.request.stop_ids = read_stop_ids(fields);
-  into.request.min_tokens = fields.integer("min_tokens", {0, kMostTokens}).value_or(0);
-  into.request.prefix_cache = fields.boolean("cache_prompt").value_or(true);
-  into.ignore_eos = fields.boolean("ignore_eos").value_or(false);
-  into.request.priority = fields.integer("priority", {INT32_MIN, INT32_MAX}).value_or(0);
-}
-
-void read_model(Fields& fields, GenerationFields& into) {
-  into.model = fields.string("model").value_or("");
-  into.stream = fields.boolean("stream").value_or(false);
-}
-
-void read_chat_logprobs(Fields& fields, GenerationFields& into) {
-  const bool wanted = fields.boolean("logprobs").value_or(false);
-  const auto top = fields.integer("top_logprobs", {0, kMostLogprobs});
-  if (top && *top > 0 && !wanted) throw invalid_value("top_logprobs", "want logprobs true as well");
-  if (wanted) into.request.logprobs = static_cast<int>(top.value_or(0));
-}
-
-void read_generation(Fields& fields, GenerationFields& into) {
-  read_model(fields, into);
-  read_sampling(fields, into);
-  into.stop = read_stops(fields, "stop");
-  into.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
-  into.return_token_ids = fields.boolean("return_token_ids").value_or(false);
-  fields.ignore_strings({"user", "safety_identifier", "prompt_cache_key", "request_id", "session_id"});
-  fields.ignore_booleans({"spaces_between_special_tokens"});
-  static_cast<void>(fields.choice("service_tier", {"auto", "default", "flex", "scale", "priority"}));
-  static_cast<void>(fields.choice("prompt_cache_retention", {"in-memory", "in_memory", "24h"}));
-  check_texts(fields, "metadata");  // a response gives them back
-  check_cache_options(fields);
-  static_cast<void>(fields.integer("stream_interval", {1, kMostTokens}));  // every token is sent at once
-  fields.only("length_penalty", 1, "there is no beam search");
-  fields.refuse({"use_beam_search", "early_stopping", "bad_words", "allowed_token_ids", "logits_processors",
-                 "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids", "cache_salt",
-                 "kv_transfer_params", "vllm_xargs", "moderation"},
-                "this server does not do it");
-}
-
-std::optional<int64_t> read_limit(Fields& fields, std::string_view name) {
-  const auto limit = fields.integer(name, {-1, kMostTokens});
-  if (limit == 0) throw invalid_value(fields.path(name), "want at least 1, or -1 for no limit, found 0");
-  return limit == -1 ? std::nullopt : limit;
-}
-
-void check_name(const Fields& fields, const std::string& name) {
-  const auto legal = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-  };
-  if (name.empty() || name.size() > 128 || !std::all_of(name.begin(), name.end(), legal))
-    throw invalid_value(fields.path("name"), "want 1 to 128 of a-z, A-Z, 0-9, _ and -, found \"{}\"", name);
-}
-
-Tool* find_tool(std::vector<Tool>& tools, const Callee& callee) {
-  const auto it = std::ranges::find_if(
-      tools, [&](const Tool& tool) { return tool.spec.name == callee.name && tool.spec.space.name == callee.space; });
-  return it == tools.end() ? nullptr : &*it;
-}
-
-namespace {
 
 // A tool's {name, description}, unless `others` have one of that name.
 Tool read_named(Fields& fields, const text::ToolSpace& space, std::vector<Tool>& others) {
@@ -314,7 +187,171 @@ void read_choice(Fields& fields, Dialect dialect, TurnRequest& into) {
   named.done();
 }
 
+// A value that may also be written as a text.
+Json json_in(const Json& value, const std::string& path) {
+  if (!value.is_string()) return value;
+  try {
+    return parse_json(value.get_ref<const std::string&>());
+  } catch (const ApiError&) {
+    throw invalid_value(path, "want JSON, found a text that is none");
+  }
+}
+
+// What a field of each kind says of the text.
+struct Constraint {
+  const char* name;
+  enum class Kind { kSchema, kObject, kRegex, kChoice, kGrammar, kTags } kind;
+};
+
+OutputFormat read_constraint(const Json& value, const Place& place, Constraint::Kind kind) {
+  const std::string& path = place.path;
+  using Kind = Constraint::Kind;
+  OutputFormat read{.kind = OutputFormat::Kind::kGrammar, .field = path};
+  if (kind == Kind::kObject) {
+    read.kind = OutputFormat::Kind::kJsonObject;
+  } else if (kind == Kind::kSchema || kind == Kind::kTags) {
+    const Json json = json_in(value, path);
+    Fields object(json, path);
+    if (kind == Kind::kTags) read.grammar = read_structural_tag(object, place.leniency);
+    if (kind == Kind::kTags) return read;
+    read.kind = OutputFormat::Kind::kJsonSchema;
+    read.schema = {.name = "response", .description = "", .schema = json};
+  } else if (kind == Kind::kChoice) {
+    std::vector<std::string> texts;
+    for (const Json& text : array_of(value, path)) texts.push_back(string_of(text, path));
+    read.grammar = grammar_of(text::choice_grammar, texts, path);
+  } else {
+    read.grammar =
+        grammar_of(kind == Kind::kRegex ? text::regex_grammar : text::raw_grammar, string_of(value, path), path);
+  }
+  return read;
+}
+
+void read_constraints(Fields& fields, std::span<const Constraint> known, OutputFormat& into) {
+  for (const Constraint& constraint : known) {
+    const Json* value = fields.find(constraint.name);
+    const std::string path = fields.path(constraint.name);
+    if (value == nullptr || *value == "" || *value == Json::array()) continue;  // asks for nothing
+    if (constraint.kind == Constraint::Kind::kObject && !boolean_of(*value, path)) continue;
+    if (into.kind != OutputFormat::Kind::kText)
+      throw invalid_value(path, "want one format, found {} as well", into.field);
+    into = read_constraint(*value, fields.place(constraint.name), constraint.kind);
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> read_strings(Fields& fields, std::string_view name) {
+  const Json* value = fields.find(name);
+  if (value == nullptr) return {};
+  if (value->is_string()) return {value->get<std::string>()};
+  std::vector<std::string> out;
+  for (const Json& text : array_of(*value, fields.path(name))) out.push_back(string_of(text, fields.path(name)));
+  return out;
+}
+
+std::vector<std::string> read_stops(Fields& fields, std::string_view name) {
+  const std::string path = fields.path(name);
+  std::vector<std::string> stops = read_strings(fields, name);
+  if (stops.size() > kMostStops)
+    throw invalid_value(path, "want at most {} strings, found {}", kMostStops, stops.size());
+  for (const std::string& stop : stops)
+    if (stop.empty() || stop.size() > kMostStopBytes)
+      throw invalid_value(path, "want strings of 1 to {} bytes, found {}", kMostStopBytes, stop.size());
+  return stops;
+}
+
+void check_texts(Fields& fields, std::string_view name) {
+  if (!fields.object(name)) return;
+  for (const auto& [key, value] : fields.find(name)->items())
+    static_cast<void>(string_of(value, fmt::format("{}.{}", fields.path(name), key)));
+}
+
+GenerationFields generation_of(const RequestDefaults& defaults) {
+  GenerationFields fields;
+  fields.include_usage = defaults.include_usage;
+  fields.request.sampling = defaults.sampling;
+  fields.leniency = defaults.leniency;
+  return fields;
+}
+
+TurnRequest turn_of(const RequestDefaults& defaults) {
+  TurnRequest turn;
+  turn.generation = generation_of(defaults);
+  turn.effort = defaults.effort;
+  return turn;
+}
+
+void read_sampling(Fields& fields, GenerationFields& into) {
+  auto& sampling = into.request.sampling;
+  backend::for_each_field(sampling, [&]<class T>(const backend::SamplingField& field, T& value) {
+    value = read_number<T>(fields, field.name, field).value_or(value);
+    if (field.name != "repetition_penalty") return;
+    constexpr std::string_view kLlamas = "repeat_penalty";  // llama.cpp's name
+    const auto same = read_number<T>(fields, kLlamas, field);
+    if (same && fields.find(field.name) != nullptr && *same != value)
+      throw ApiError(std::string(kLlamas),
+                     "repeat_penalty: want the value of repetition_penalty, or one of them alone");
+    value = same.value_or(value);
+  });
+  sampling.logit_bias = read_logit_bias(fields);
+  if (const auto seed = fields.integer("seed", {INT64_MIN, INT64_MAX})) into.seed = static_cast<uint64_t>(*seed);
+  into.request.stop_ids = read_stop_ids(fields);
+  into.request.min_tokens = fields.integer("min_tokens", {0, kMostTokens}).value_or(0);
+  into.request.prefix_cache = fields.boolean("cache_prompt").value_or(true);
+  into.ignore_eos = fields.boolean("ignore_eos").value_or(false);
+  into.request.priority = fields.integer("priority", {INT32_MIN, INT32_MAX}).value_or(0);
+}
+
+void read_model(Fields& fields, GenerationFields& into) {
+  into.model = fields.string("model").value_or("");
+  into.stream = fields.boolean("stream").value_or(false);
+}
+
+void read_chat_logprobs(Fields& fields, GenerationFields& into) {
+  const bool wanted = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", {0, kMostLogprobs});
+  if (top && *top > 0 && !wanted) throw invalid_value("top_logprobs", "want logprobs true as well");
+  if (wanted) into.request.logprobs = static_cast<int>(top.value_or(0));
+}
+
+void read_generation(Fields& fields, GenerationFields& into) {
+  read_model(fields, into);
+  read_sampling(fields, into);
+  into.stop = read_stops(fields, "stop");
+  into.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
+  into.return_token_ids = fields.boolean("return_token_ids").value_or(false);
+  fields.ignore_strings({"user", "safety_identifier", "prompt_cache_key", "request_id", "session_id"});
+  fields.ignore_booleans({"spaces_between_special_tokens"});
+  static_cast<void>(fields.choice("service_tier", {"auto", "default", "flex", "scale", "priority"}));
+  static_cast<void>(fields.choice("prompt_cache_retention", {"in-memory", "in_memory", "24h"}));
+  check_texts(fields, "metadata");  // a response gives them back
+  check_cache_options(fields);
+  static_cast<void>(fields.integer("stream_interval", {1, kMostTokens}));  // every token is sent at once
+  fields.only("length_penalty", 1, "there is no beam search");
+  fields.refuse({"use_beam_search", "early_stopping", "bad_words", "allowed_token_ids", "logits_processors",
+                 "truncate_prompt_tokens", "prompt_logprobs", "return_tokens_as_token_ids", "cache_salt",
+                 "kv_transfer_params", "vllm_xargs", "moderation"},
+                "this server does not do it");
+}
+
+std::optional<int64_t> read_limit(Fields& fields, std::string_view name) {
+  const auto limit = fields.integer(name, {-1, kMostTokens});
+  if (limit == 0) throw invalid_value(fields.path(name), "want at least 1, or -1 for no limit, found 0");
+  return limit == -1 ? std::nullopt : limit;
+}
+
+void check_name(const Fields& fields, const std::string& name) {
+  const auto legal = [](char c) { return is_word_char(c, "_-"); };
+  if (name.empty() || name.size() > 128 || !std::all_of(name.begin(), name.end(), legal))
+    throw invalid_value(fields.path("name"), "want 1 to 128 of a-z, A-Z, 0-9, _ and -, found \"{}\"", name);
+}
+
+Tool* find_tool(std::vector<Tool>& tools, const Callee& callee) {
+  const auto it = std::ranges::find_if(
+      tools, [&](const Tool& tool) { return tool.spec.name == callee.name && tool.spec.space.name == callee.space; });
+  return it == tools.end() ? nullptr : &*it;
+}
 
 std::vector<Tool> read_tools(Fields& fields, Dialect dialect) {
   std::vector<Tool> read;
@@ -390,62 +427,6 @@ OutputFormat read_format(Fields& fields, std::string_view name, Dialect dialect)
   format->done();
   return read;
 }
-
-namespace {
-
-// A value that may also be written as a text.
-Json json_in(const Json& value, const std::string& path) {
-  if (!value.is_string()) return value;
-  try {
-    return parse_json(value.get_ref<const std::string&>());
-  } catch (const ApiError&) {
-    throw invalid_value(path, "want JSON, found a text that is none");
-  }
-}
-
-// What a field of each kind says of the text.
-struct Constraint {
-  const char* name;
-  enum class Kind { kSchema, kObject, kRegex, kChoice, kGrammar, kTags } kind;
-};
-
-OutputFormat read_constraint(const Json& value, const Place& place, Constraint::Kind kind) {
-  const std::string& path = place.path;
-  using Kind = Constraint::Kind;
-  OutputFormat read{.kind = OutputFormat::Kind::kGrammar, .field = path};
-  if (kind == Kind::kObject) {
-    read.kind = OutputFormat::Kind::kJsonObject;
-  } else if (kind == Kind::kSchema || kind == Kind::kTags) {
-    const Json json = json_in(value, path);
-    Fields object(json, path);
-    if (kind == Kind::kTags) read.grammar = read_structural_tag(object, place.leniency);
-    if (kind == Kind::kTags) return read;
-    read.kind = OutputFormat::Kind::kJsonSchema;
-    read.schema = {.name = "response", .description = "", .schema = json};
-  } else if (kind == Kind::kChoice) {
-    std::vector<std::string> texts;
-    for (const Json& text : array_of(value, path)) texts.push_back(string_of(text, path));
-    read.grammar = grammar_of(text::choice_grammar, texts, path);
-  } else {
-    read.grammar =
-        grammar_of(kind == Kind::kRegex ? text::regex_grammar : text::raw_grammar, string_of(value, path), path);
-  }
-  return read;
-}
-
-void read_constraints(Fields& fields, std::span<const Constraint> known, OutputFormat& into) {
-  for (const Constraint& constraint : known) {
-    const Json* value = fields.find(constraint.name);
-    const std::string path = fields.path(constraint.name);
-    if (value == nullptr || *value == "" || *value == Json::array()) continue;  // asks for nothing
-    if (constraint.kind == Constraint::Kind::kObject && !boolean_of(*value, path)) continue;
-    if (into.kind != OutputFormat::Kind::kText)
-      throw invalid_value(path, "want one format, found {} as well", into.field);
-    into = read_constraint(*value, fields.place(constraint.name), constraint.kind);
-  }
-}
-
-}  // namespace
 
 void read_structured_outputs(Fields& fields, OutputFormat& into) {
   using enum Constraint::Kind;

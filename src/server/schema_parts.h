@@ -32,7 +32,9 @@ void check_texts(Fields& fields, std::string_view name);
 [[nodiscard]] std::optional<int64_t> read_limit(Fields& fields, std::string_view name);
 // Throws ApiError unless the field holds a name that may stand in a Harmony header.
 void check_name(const Fields& fields, const std::string& name);
-// A string, or an array of them.
+// A string, or an array of them; none where it is absent.
+[[nodiscard]] std::vector<std::string> read_strings(Fields& fields, std::string_view name);
+// The same, within the limits of stop strings.
 [[nodiscard]] std::vector<std::string> read_stops(Fields& fields, std::string_view name);
 // Who wrote the request: OpenAI's two endpoints and Anthropic's name the same things differently.
 enum class Dialect { kChat, kResponses, kMessages };

@@ -6,10 +6,6 @@
 
 namespace nibble::server {
 
-namespace {
-using What = TurnEvent::What;
-}  // namespace
-
 TurnReader::TurnReader(const text::Tokenizer& tokenizer, const text::HarmonyIds& ids, const TurnOptions& options)
     : tokenizer_(tokenizer),
       ids_(ids),
@@ -51,10 +47,9 @@ void TurnReader::take(const std::vector<text::Event>& events) {
 }
 
 ItemKind TurnReader::kind_of(const text::MessageHeader& header) const {
-  const bool analysis = header.channel == text::kAnalysisChannel;
   if (header.role != text::Role::kAssistant) return ItemKind::kReasoning;
   if (header.recipient && options_.calls) return ItemKind::kCall;
-  return analysis ? ItemKind::kReasoning : ItemKind::kContent;
+  return header.channel == text::kAnalysisChannel ? ItemKind::kReasoning : ItemKind::kContent;
 }
 
 // The tool that the recipient names, or the nearest reading of it.
@@ -87,16 +82,12 @@ void TurnReader::on(const text::MessageStarted& started) {
     ended_ = true;
     return;
   }
-  messages_.push_back({.role = h.role,
-                       .name = h.name,
-                       .recipient = h.recipient,
-                       .channel = h.channel,
-                       .content_type = h.content_type,
-                       .content = {std::string()}});
+  messages_.push_back(h.message());
+  messages_.back().content = {std::string()};
   if (open_ != ItemKind::kCall) return;
   ++calls_;
   begun_ = true;
-  events_.push_back({.what = What::kBegin, .kind = ItemKind::kCall, .callee = called(*h.recipient)});
+  events_.push_back({.what = TurnEvent::What::kBegin, .kind = ItemKind::kCall, .callee = called(*h.recipient)});
   messages_.back().recipient = events_.back().callee.recipient();
   if (events_.back().callee.kind != ToolKind::kCustom) return;
   if (h.content_type && h.content_type->name == "json") wrapped_.emplace();
@@ -109,7 +100,7 @@ void TurnReader::on(const text::TextDelta& delta) {
   text::StopStrings::Step step = stops_.push(delta.text);
   emit_text(std::move(step.text));
   if (!step.stop_idx) return;
-  if (begun_) events_.push_back({.what = What::kEnd, .kind = ItemKind::kContent});
+  if (begun_) events_.push_back({.what = TurnEvent::What::kEnd, .kind = ItemKind::kContent});
   ended_ = true;
   stop_ = step.stop_idx;
 }
@@ -118,7 +109,7 @@ void TurnReader::on(const text::MessageEnded&) {
   if (open_ == ItemKind::kContent) emit_text(stops_.finish());
   if (wrapped_) emit_text(wrapped_->finish());
   wrapped_.reset();
-  if (begun_) events_.push_back({.what = What::kEnd, .kind = *open_});
+  if (begun_) events_.push_back({.what = TurnEvent::What::kEnd, .kind = *open_});
   open_.reset();
 }
 
@@ -126,11 +117,11 @@ void TurnReader::emit_text(std::string text) {
   if (text.empty()) return;
   if (!begun_) {
     const bool preamble = messages_.back().channel == text::kCommentaryChannel;
-    events_.push_back({.what = What::kBegin, .kind = *open_, .preamble = preamble});
+    events_.push_back({.what = TurnEvent::What::kBegin, .kind = *open_, .preamble = preamble});
   }
   begun_ = true;
   std::get<std::string>(messages_.back().content[0]) += text;
-  events_.push_back({.what = What::kText, .kind = *open_, .text = std::move(text)});
+  events_.push_back({.what = TurnEvent::What::kText, .kind = *open_, .text = std::move(text)});
 }
 
 }  // namespace nibble::server

@@ -72,8 +72,6 @@ TokenTable::Insert TokenTable::insert(int32_t id, std::string_view token_bytes, 
   return Insert::kDone;
 }
 
-int32_t TokenTable::find(std::string_view wanted) const { return slots_[slot_of(wanted)]; }
-
 void require_all_bytes(const TokenTable& tokens, std::string_view name) {
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);

@@ -27,7 +27,7 @@ class TokenTable {
   [[nodiscard]] Insert insert(int32_t id, std::string_view bytes, Lookup lookup);
 
   // The id of a kByBytes token, or kNoToken.
-  [[nodiscard]] int32_t find(std::string_view bytes) const;
+  [[nodiscard]] int32_t find(std::string_view bytes) const { return slots_[slot_of(bytes)]; }
 
   [[nodiscard]] bool contains(int64_t id) const {
     return id >= 0 && id < static_cast<int64_t>(tokens_.size()) && tokens_[static_cast<size_t>(id)].used;
@@ -64,9 +64,7 @@ void require_all_bytes(const TokenTable& tokens, std::string_view name);
 [[nodiscard]] constexpr int64_t id_limit_for(size_t tokens) { return static_cast<int64_t>(tokens) * 2 + 1024; }
 
 struct Merge {
-  int32_t left;
-  int32_t right;
-  int32_t result;
+  int32_t left, right, result;
   uint32_t priority;  // below Bpe::kNever
 };
 

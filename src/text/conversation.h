@@ -46,16 +46,14 @@ struct ToolSpace {
 // A function that the model may call. `parameters`: a JSON Schema of any shape from the user, in the user's key order;
 // none: the function takes no arguments.
 struct ToolSpec {
-  std::string name;
-  std::string description;
+  std::string name, description;
   std::optional<nlohmann::ordered_json> parameters;
   ToolSpace space = {};
 };
 
 // A named JSON Schema that the answer should follow.
 struct ResponseFormat {
-  std::string name;
-  std::string description;
+  std::string name, description;
   nlohmann::ordered_json schema;
 };
 
@@ -89,8 +87,7 @@ using Content = std::variant<std::string, SystemOptions, DeveloperOptions>;
 struct Message {
   Role role = Role::kUser;
   std::string name = {};  // of a tool, e.g. functions.f (required there); of a user or an assistant (optional)
-  std::optional<std::string> recipient = {};
-  std::optional<std::string> channel = {};
+  std::optional<std::string> recipient = {}, channel = {};
   std::optional<ContentType> content_type = {};
   std::vector<Content> content = {};  // parts: each is tokenised on its own
 };

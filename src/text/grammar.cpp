@@ -1,11 +1,11 @@
 #include "text/grammar.h"
 
+#include "base/error.h"
 #include "text/conversation.h"
 #include "text/grammar_rules.h"
 #include "text/harmony_tokens.h"
 #include "text/json_grammar.h"
 #include "text/text_stream.h"
-#include "base/error.h"
 
 #include <xgrammar/xgrammar.h>
 
@@ -302,19 +302,17 @@ Grammar GrammarCompiler::turn(const TurnRules& rules) const {
   const std::vector<int32_t> end = {impl_->id_of(Special::kEnd)};
   add(plain(kAnalysisChannel), {.content = {}, .end_ids = end, .kind = kReasoning});
   if (rules.preamble) add(plain(kCommentaryChannel), {.content = {}, .end_ids = end, .kind = kPreamble});
-  if (rules.answer) {
+  if (rules.answer)
     add(answer_headers(*rules.answer),
         {.content = impl_->compiled(*rules.answer, grammar->widened), .end_ids = {impl_->id_of(Special::kReturn)}});
-  }
   std::unordered_set<std::string> recipients;
   for (const CallRule& call : rules.calls) {
     const bool is_word = !call.recipient.empty() && call.recipient.find_first_of(" \t\r\n<>|") == std::string::npos &&
                          valid_utf8_prefix(call.recipient) == call.recipient.size();
-    if (!is_word || call.recipient.size() > kMaxRecipientBytes || !recipients.insert(call.recipient).second) {
+    if (!is_word || call.recipient.size() > kMaxRecipientBytes || !recipients.insert(call.recipient).second)
       throw Error(Code::kInvalidRequest,
                   "[grammar] want names of functions that are one word of at most {} bytes, each once, found '{}'",
                   kMaxRecipientBytes, call.recipient.substr(0, kMaxRecipientBytes));
-    }
     const std::vector<int32_t> call_ends = {impl_->id_of(Special::kCall)};
     add(call_headers(call, call.arguments.kind),
         {.content = impl_->compiled(call.arguments, grammar->widened), .end_ids = call_ends, .whole = !rules.answer});
@@ -383,13 +381,98 @@ struct GrammarMatcher::Impl {
 
   // Whether the content can end within the limit, which is looked at only near to it; and the tokens that end it
   // soonest, its end token the last, unless they are more than may come.
-  [[nodiscard]] bool closes();
-  [[nodiscard]] std::optional<std::deque<int32_t>> shortest_end();
+  [[nodiscard]] bool closes() {
+    const int64_t left = *limits.all - at.taken, bytes = at.json->BytesToEnd();
+    if (left > kWatchedTokens || bytes < left) return true;
+    // The way is walked only where it may be too long: a quarter for ways whose bytes make more tokens than that one's.
+    const int64_t about = at.walked_tokens + std::max(int64_t{0}, bytes - at.walked_bytes);
+    return about + about / 4 < left || shortest_end();
+  }
 
-  void fill_header(std::span<uint32_t> mask) const;
-  void fill_content(std::span<uint32_t> mask);
-  bool accept_header(int32_t token);
-  bool accept_content(int32_t token, bool must_have_ended);
+  [[nodiscard]] std::optional<std::deque<int32_t>> shortest_end() {
+    auto tokens = shortest_text(*grammar->vocabulary, *at.json);
+    if (!tokens) return std::nullopt;
+    tokens->push_back(rule().end_ids.front());
+    at.walked_bytes = at.json->BytesToEnd();
+    at.walked_tokens = std::ssize(*tokens);
+    return at.walked_tokens <= *limits.all - at.taken ? std::move(tokens) : std::nullopt;
+  }
+
+  void fill_header(std::span<uint32_t> mask) const {
+    const Vocabulary& vocabulary = *grammar->vocabulary;
+    grammar->headers->for_each_next(at.header, at.kinds, [&]<class Next>(Next next) {
+      if constexpr (std::is_same_v<Next, Special>) {
+        set(mask, vocabulary.ids.id_of(next));
+      } else {
+        const int32_t token = vocabulary.tokenizer.id_of(next).value_or(kNothing);
+        if (vocabulary.is_ordinary(token)) set(mask, token);
+      }
+    });
+  }
+
+  void fill_content(std::span<uint32_t> mask) {
+    const Mask& ordinary = grammar->vocabulary->ordinary;
+    if (!at.json) {
+      if (!must_end()) std::copy(ordinary.begin(), ordinary.end(), mask.begin());
+      for (const int32_t id : rule().end_ids) set(mask, id);
+      return;
+    }
+    int64_t words = static_cast<int64_t>(ordinary.size());
+    DLTensor tensor{};
+    tensor.data = mask.data();
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = {kDLInt, 32, 1};
+    tensor.shape = &words;
+    at.json->BoundWork(kMostMaskWork);
+    try {
+      if (!at.json->FillNextTokenBitmask(&tensor)) std::fill_n(mask.begin(), ordinary.size(), ~uint32_t{0});
+    } catch (const xgrammar::TooMuchWork&) {
+      throw Error(
+          Code::kInvalidRequest,
+          "grammar: too ambiguous: want at most {} steps to tell which tokens may come next, found more at token {} of "
+          "the answer; write it so that a text matches in fewer ways",
+          kMostMaskWork, at.taken + 1);
+    }
+    at.json->BoundWork(std::numeric_limits<int64_t>::max());
+    // xgrammar may leave the token set that ended the text if no other was named; only the rule's own ends count.
+    std::vector<int32_t> ends;
+    std::copy_if(rule().end_ids.begin(), rule().end_ids.end(), std::back_inserter(ends),
+                 [&](int32_t id) { return is_set(mask, id); });
+    for (size_t w = 0; w < ordinary.size(); ++w) mask[w] &= ordinary[w];
+    for (const int32_t id : ends) set(mask, id);
+  }
+
+  bool accept_header(int32_t token) {
+    const Vocabulary& vocabulary = *grammar->vocabulary;
+    const auto special = vocabulary.ids.special_of(token);
+    if (!special && !vocabulary.is_ordinary(token)) return false;
+    const std::string bytes =
+        special ? Headers::text_of(*special) : std::string(vocabulary.tokenizer.token_bytes(token));
+    const auto next = grammar->headers->after(at.header, bytes, at.kinds);
+    if (!next) return false;
+    at.header = *next;
+    if (const auto rule = grammar->headers->message_rule(*next)) begin_content(*rule);
+    return true;
+  }
+
+  bool accept_content(int32_t token, bool must_have_ended) {
+    if (at.json) {
+      if (!grammar->vocabulary->is_ordinary(token) && !is_end(token)) return false;
+      if (!at.json->AcceptToken(token)) return false;
+      before.back().json_accepted = true;
+      if (at.json->IsTerminated()) end_message();
+      return true;
+    }
+    if (is_end(token)) {
+      end_message();
+      return true;
+    }
+    if (must_have_ended || !grammar->vocabulary->is_ordinary(token)) return false;
+    ++at.spent;
+    return true;
+  }
+
   void end_message() {
     at.json.reset();
     at.state = rule().kind == kLast ? State::kFinished : State::kHeader;
@@ -404,97 +487,6 @@ struct GrammarMatcher::Impl {
   Position at;
   std::deque<Position> before;  // each of the last tokens
 };
-
-bool GrammarMatcher::Impl::closes() {
-  const int64_t left = *limits.all - at.taken, bytes = at.json->BytesToEnd();
-  if (left > kWatchedTokens || bytes < left) return true;
-  // The way is walked only where it may be too long: a quarter for ways whose bytes make more tokens than that one's.
-  const int64_t about = at.walked_tokens + std::max(int64_t{0}, bytes - at.walked_bytes);
-  return about + about / 4 < left || shortest_end();
-}
-
-std::optional<std::deque<int32_t>> GrammarMatcher::Impl::shortest_end() {
-  auto tokens = shortest_text(*grammar->vocabulary, *at.json);
-  if (!tokens) return std::nullopt;
-  tokens->push_back(rule().end_ids.front());
-  at.walked_bytes = at.json->BytesToEnd();
-  at.walked_tokens = std::ssize(*tokens);
-  return at.walked_tokens <= *limits.all - at.taken ? std::move(tokens) : std::nullopt;
-}
-
-void GrammarMatcher::Impl::fill_header(std::span<uint32_t> mask) const {
-  const Vocabulary& vocabulary = *grammar->vocabulary;
-  grammar->headers->for_each_next(at.header, at.kinds, [&]<class Next>(Next next) {
-    if constexpr (std::is_same_v<Next, Special>) {
-      set(mask, vocabulary.ids.id_of(next));
-    } else {
-      const int32_t token = vocabulary.tokenizer.id_of(next).value_or(kNothing);
-      if (vocabulary.is_ordinary(token)) set(mask, token);
-    }
-  });
-}
-
-void GrammarMatcher::Impl::fill_content(std::span<uint32_t> mask) {
-  const Mask& ordinary = grammar->vocabulary->ordinary;
-  if (!at.json) {
-    if (!must_end()) std::copy(ordinary.begin(), ordinary.end(), mask.begin());
-    for (const int32_t id : rule().end_ids) set(mask, id);
-    return;
-  }
-  int64_t words = static_cast<int64_t>(ordinary.size());
-  DLTensor tensor{};
-  tensor.data = mask.data();
-  tensor.device = {kDLCPU, 0};
-  tensor.ndim = 1;
-  tensor.dtype = {kDLInt, 32, 1};
-  tensor.shape = &words;
-  at.json->BoundWork(kMostMaskWork);
-  try {
-    if (!at.json->FillNextTokenBitmask(&tensor)) std::fill_n(mask.begin(), ordinary.size(), ~uint32_t{0});
-  } catch (const xgrammar::TooMuchWork&) {
-    throw Error(
-        Code::kInvalidRequest,
-        "grammar: too ambiguous: want at most {} steps to tell which tokens may come next, found more at token {} of "
-        "the answer; write it so that a text matches in fewer ways",
-        kMostMaskWork, at.taken + 1);
-  }
-  at.json->BoundWork(std::numeric_limits<int64_t>::max());
-  // xgrammar may leave the token set that ended the text if no other was named; only the rule's own ends count.
-  std::vector<int32_t> ends;
-  std::copy_if(rule().end_ids.begin(), rule().end_ids.end(), std::back_inserter(ends),
-               [&](int32_t id) { return is_set(mask, id); });
-  for (size_t w = 0; w < ordinary.size(); ++w) mask[w] &= ordinary[w];
-  for (const int32_t id : ends) set(mask, id);
-}
-
-bool GrammarMatcher::Impl::accept_header(int32_t token) {
-  const Vocabulary& vocabulary = *grammar->vocabulary;
-  const auto special = vocabulary.ids.special_of(token);
-  if (!special && !vocabulary.is_ordinary(token)) return false;
-  const std::string bytes = special ? Headers::text_of(*special) : std::string(vocabulary.tokenizer.token_bytes(token));
-  const auto next = grammar->headers->after(at.header, bytes, at.kinds);
-  if (!next) return false;
-  at.header = *next;
-  if (const auto rule = grammar->headers->message_rule(*next)) begin_content(*rule);
-  return true;
-}
-
-bool GrammarMatcher::Impl::accept_content(int32_t token, bool must_have_ended) {
-  if (at.json) {
-    if (!grammar->vocabulary->is_ordinary(token) && !is_end(token)) return false;
-    if (!at.json->AcceptToken(token)) return false;
-    before.back().json_accepted = true;
-    if (at.json->IsTerminated()) end_message();
-    return true;
-  }
-  if (is_end(token)) {
-    end_message();
-    return true;
-  }
-  if (must_have_ended || !grammar->vocabulary->is_ordinary(token)) return false;
-  ++at.spent;
-  return true;
-}
 
 const std::vector<std::string>& Grammar::widened() const { return impl_->widened; }
 

@@ -1,8 +1,7 @@
 #include "text/grammar_rules.h"
 
+#include "base/ascii.h"
 #include "text/json_grammar.h"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -10,6 +9,31 @@ namespace nibble::text {
 namespace {
 
 constexpr int kMaxIndentation = 48;
+
+struct Alternative {
+  size_t rule;
+  GrammarRules::Rules needs;
+};
+// Whether each rule has an alternative whose needs are settled themselves, and so on.
+std::vector<bool> settled_by(std::vector<Alternative> alternatives, size_t rules) {
+  std::vector<GrammarRules::Rules> used_by(rules);
+  std::vector<size_t> open;  // needs of each alternative
+  std::vector<bool> settled(rules, false);
+  GrammarRules::Rules order;
+  const auto settle = [&](size_t rule) {
+    if (!settled[rule]) order.push_back(rule);
+    settled[rule] = true;
+  };
+  for (size_t i = 0; i < alternatives.size(); ++i) {
+    for (const size_t target : alternatives[i].needs) used_by[target].push_back(i);
+    open.push_back(alternatives[i].needs.size());
+    if (open[i] == 0) settle(alternatives[i].rule);
+  }
+  for (size_t next = 0; next < order.size(); ++next)
+    for (const size_t user : used_by[order[next]])
+      if (--open[user] == 0) settle(alternatives[user].rule);
+  return settled;
+}
 
 }  // namespace
 
@@ -50,15 +74,13 @@ std::string list_of(std::string_view item, int64_t least, std::optional<int64_t>
 }
 
 std::string prefixed(std::string_view grammar, std::string_view prefix) {
-  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
-  const auto is_in_name = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9') || c == '-' || c == '.'; };
   std::string out;
   char close = '\0';  // of the string, the class or the attributes that are open
   for (size_t at = 0; at < grammar.size();) {
     const size_t from = at++;
     const char c = grammar[from];
-    if (close == '\0' && is_letter(c)) {
-      while (at < grammar.size() && is_in_name(grammar[at])) ++at;
+    if (close == '\0' && (is_letter(c) || c == '_')) {
+      while (at < grammar.size() && is_word_char(grammar[at], "_-.")) ++at;
       if (grammar.substr(from, at - from) != "Regex") out += prefix;
     } else if (close == '\0') {
       close = c == '"' ? '"' : c == '[' ? ']' : '\0';
@@ -71,10 +93,6 @@ std::string prefixed(std::string_view grammar, std::string_view prefix) {
   }
   return out;
 }
-
-std::string GrammarRules::name_of(size_t rule) { return fmt::format("v{}", rule); }
-
-std::string GrammarRules::new_helper() { return fmt::format("h{}", helpers_++); }
 
 std::optional<std::string> GrammarRules::helper_of(std::string_view attributes, std::string_view body, int64_t cost) {
   std::string key = fmt::format("{} {}", attributes, body);
@@ -90,10 +108,9 @@ void GrammarRules::emit(std::string_view name, std::string_view body) {
   text_ += fmt::format("{} ::= {}\n", name, body);
   if (++emitted_ * text_.size() > kMaxGrammarWork)
     document_.fail(document_.root(), "it has too many parts: compiling it would take too long");
-  if (text_.size() > kMaxGrammarBytes) {
+  if (text_.size() > kMaxGrammarBytes)
     document_.fail(document_.root(),
                    fmt::format("it is too large: its grammar takes more than {} bytes", kMaxGrammarBytes));
-  }
 }
 
 size_t GrammarRules::rule_of(const SchemaSet& set) {
@@ -112,36 +129,6 @@ void GrammarRules::add_alias(size_t rule, size_t target) {
   rules_[rule].needs.push_back({target});
   rules_[rule].aliases.push_back(target);
 }
-
-namespace {
-
-struct Alternative {
-  size_t rule;
-  GrammarRules::Rules needs;
-};
-// Whether each rule has an alternative whose needs are settled themselves, and so on.
-std::vector<bool> settled_by(std::vector<Alternative> alternatives, size_t rules) {
-  std::vector<GrammarRules::Rules> used_by(rules);
-  std::vector<size_t> open;  // needs of each alternative
-  std::vector<bool> settled(rules, false);
-  GrammarRules::Rules order;
-  const auto settle = [&](size_t rule) {
-    if (!settled[rule]) order.push_back(rule);
-    settled[rule] = true;
-  };
-  for (size_t i = 0; i < alternatives.size(); ++i) {
-    for (const size_t target : alternatives[i].needs) used_by[target].push_back(i);
-    open.push_back(alternatives[i].needs.size());
-    if (open[i] == 0) settle(alternatives[i].rule);
-  }
-  for (size_t next = 0; next < order.size(); ++next) {
-    for (const size_t user : used_by[order[next]])
-      if (--open[user] == 0) settle(alternatives[user].rule);
-  }
-  return settled;
-}
-
-}  // namespace
 
 void GrammarRules::expect_finite() const {
   std::vector<Alternative> aliases, all;

@@ -4,6 +4,8 @@
 #include "text/json_schema.h"
 #include "text/text_sets.h"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -58,12 +60,12 @@ class GrammarRules {
 
   // The set's rule; made if it is new.
   size_t rule_of(const SchemaSet& set);
-  [[nodiscard]] static std::string name_of(size_t rule);
+  [[nodiscard]] static std::string name_of(size_t rule) { return fmt::format("v{}", rule); }
   [[nodiscard]] size_t size() const { return rules_.size(); }
   [[nodiscard]] const SchemaSet& set(size_t rule) const { return rules_[rule].set; }
 
   void emit(std::string_view name, std::string_view body);
-  [[nodiscard]] std::string new_helper();
+  [[nodiscard]] std::string new_helper() { return fmt::format("h{}", helpers_++); }
   // Takes `cost` from what is left of kMaxCompileCost. False where less is left; then nothing is taken.
   [[nodiscard]] bool spend(int64_t cost);
   // The helper `NAMEattributes ::= body`. A body that occurs in many places is compiled once. Returns none where less

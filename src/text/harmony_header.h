@@ -32,9 +32,10 @@ enum class Repair {
 struct MessageHeader {
   Role role = Role::kAssistant;
   std::string name;
-  std::optional<std::string> recipient;
-  std::optional<std::string> channel;
+  std::optional<std::string> recipient, channel;
   std::optional<ContentType> content_type;
+
+  [[nodiscard]] Message message() const { return {role, name, recipient, channel, content_type}; }  // still empty
 };
 
 struct HeaderText {

@@ -1,5 +1,7 @@
 #include "text/harmony_parse.h"
 
+#include "base/ascii.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -18,9 +20,7 @@ MessageEnd end_of(Special special) {
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\n\v\f\r") == std::string_view::npos; }
 
 bool has_letters(std::string_view text) {
-  return std::any_of(text.begin(), text.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c & 0x80) != 0;
-  });
+  return std::ranges::any_of(text, [](char c) { return is_word_char(c, "") || (c & 0x80) != 0; });
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <utility>
 
 namespace nibble::text {
-
 namespace {
 
 // Every line as a comment. A line break at the end does not begin another line, and \r
@@ -55,12 +54,11 @@ std::string response_format_section(const ResponseFormat& format) {
 }
 
 FunctionTools functions_of(const Conversation& conversation) {
-  for (const Message& message : conversation.messages) {
+  for (const Message& message : conversation.messages)
     for (const Content& content : message.content) {
       const auto* developer = std::get_if<DeveloperOptions>(&content);
       if (developer != nullptr && by_space(developer->tools).contains(kFunctionsSpace)) return FunctionTools::kPresent;
     }
-  }
   return FunctionTools::kAbsent;
 }
 
@@ -68,10 +66,9 @@ std::string content_text(const Content& content, Role role, size_t message_idx, 
   if (const auto* plain = std::get_if<std::string>(&content)) return *plain;
   const auto* system = std::get_if<SystemOptions>(&content);
   const Role home = system != nullptr ? Role::kSystem : Role::kDeveloper;
-  if (role != home) {
+  if (role != home)
     throw Error(Code::kInvalidRequest, "messages[{}]: {} options belong in a {} message, found in role {}", message_idx,
                 name_of(home), name_of(home), name_of(role));
-  }
   return system != nullptr ? system_text(*system, functions) : developer_text(std::get<DeveloperOptions>(content));
 }
 
@@ -81,10 +78,9 @@ void render(const Message& message, size_t message_idx, FunctionTools functions,
     if (!part.empty()) out.emplace_back(std::move(part));
   };
   const bool is_tool = message.role == Role::kTool;
-  if (is_tool && message.name.empty()) {
+  if (is_tool && message.name.empty())
     throw Error(Code::kInvalidRequest, "messages[{}]: a tool message must name its tool, e.g. functions.f",
                 message_idx);
-  }
   out.emplace_back(Special::kStart);
   text(is_tool ? message.name : std::string(name_of(message.role)));
   if (!is_tool && !message.name.empty()) text(":" + message.name);

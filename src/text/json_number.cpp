@@ -75,8 +75,7 @@ Interval both(Interval a, Interval b) {
 
 // The state after some digits.
 struct State {
-  bool may_end = false;
-  bool in_fraction = false;
+  bool may_end = false, in_fraction = false;
   int fraction_digits = 0;      // that may still come
   int64_t carried = 0;          // remainder of ten times the digits' value
   std::vector<Interval> tails;  // [n]: what n more digits before the point, and all after it, may be together, in units
@@ -142,69 +141,66 @@ class NumberWalk {
     return next;
   }
 
-  [[nodiscard]] std::optional<std::string> free_rest(const State& state) const;
-  std::string rest_of(const State& state);
-  std::string name_of(const std::string& body);
+  // What follows where nothing but the number of digits counts any more. Empty: the bounds or the step still do.
+  [[nodiscard]] std::optional<std::string> free_rest(const State& state) const {
+    if (step_ > 1) return std::nullopt;
+    const int more = state.fraction_digits - 1;
+    if (state.in_fraction && state.tails[0] == Interval{1, power(more + 1) - 1})  // not all zero: cheaper than exact
+      return fmt::format("\"0\"{{0,{}}} [1-9] [0-9]{{0,{}}}", more, more);
+    size_t first = state.tails.size(), last = 0;
+    for (size_t n = 0; n < state.tails.size(); ++n) {
+      if (state.tails[n].empty()) continue;
+      const bool skips = first < n && last + 1 < n;
+      if (skips || state.tails[n] != Interval{0, power(static_cast<int>(n) + state.fraction_digits) - 1})
+        return std::nullopt;
+      first = std::min(first, n);
+      last = n;
+    }
+    if (state.in_fraction) return fmt::format("[0-9]{{{},{}}}", state.may_end ? 0 : 1, state.fraction_digits);
+    const std::string digits = last > 0 ? fmt::format("[0-9]{{{},{}}}", first, last) : "";
+    if (state.fraction_digits == 0) return digits.empty() ? "\"\"" : digits;
+    return fmt::format("{} (\".\" [0-9]{{1,{}}})?", digits, state.fraction_digits);
+  }
+
+  std::string rest_of(const State& state) {
+    if (const auto free = free_rest(state)) return *free;
+    const auto [it, is_new] = rests_.try_emplace(state);
+    if (!is_new || too_large_) return it->second;
+    too_large_ = rests_.size() > kMaxStates;
+    std::vector<std::pair<std::string, std::string>> choices;  // what follows, and after which digits
+    for (int digit = 0; digit <= 9; ++digit) {
+      const State next = after(state, digit);
+      const bool goes_on = may_go_on(next);
+      if (!goes_on && !next.may_end) continue;
+      const std::string rest = goes_on ? rest_of(next) : "";
+      const auto same = std::find_if(choices.begin(), choices.end(), [&](const auto& c) { return c.first == rest; });
+      auto& choice = same == choices.end() ? choices.emplace_back(rest, "") : *same;
+      choice.second += static_cast<char>('0' + digit);
+    }
+    std::vector<std::string> parts;
+    if (state.may_end) parts.emplace_back("\"\"");
+    for (const auto& [rest, digits] : choices) parts.push_back(fmt::format("[{}] {}", digits, rest));
+    if (!state.in_fraction && may_have_fraction(state)) {
+      const State fraction{
+          .may_end = false, .in_fraction = true, .fraction_digits = state.fraction_digits, .tails = {state.tails[0]}};
+      parts.push_back("\".\" " + rest_of(fraction));
+    }
+    const std::string body = fmt::format("{}", fmt::join(parts, " | "));
+    return it->second = step_ > 1 ? name_of(body) : fmt::format("({})", body);
+  }
+
+  std::string name_of(const std::string& body) {
+    auto name = too_large_ ? std::nullopt : rules_.helper_of("", body, kMultipleRuleCost);
+    too_large_ = !name;
+    return std::move(name).value_or("");
+  }
+
   GrammarRules& rules_;
   const int fraction_digits_;
   const int64_t step_;
   std::map<State, std::string> rests_;
   bool too_large_ = false;
 };
-
-// What follows where nothing but the number of digits counts any more. Empty: the bounds or the step still do.
-std::optional<std::string> NumberWalk::free_rest(const State& state) const {
-  if (step_ > 1) return std::nullopt;
-  const int more = state.fraction_digits - 1;
-  if (state.in_fraction && state.tails[0] == Interval{1, power(more + 1) - 1})  // not all zero: cheaper than exact
-    return fmt::format("\"0\"{{0,{}}} [1-9] [0-9]{{0,{}}}", more, more);
-  size_t first = state.tails.size(), last = 0;
-  for (size_t n = 0; n < state.tails.size(); ++n) {
-    if (state.tails[n].empty()) continue;
-    const bool skips = first < n && last + 1 < n;
-    if (skips || state.tails[n] != Interval{0, power(static_cast<int>(n) + state.fraction_digits) - 1})
-      return std::nullopt;
-    first = std::min(first, n);
-    last = n;
-  }
-  if (state.in_fraction) return fmt::format("[0-9]{{{},{}}}", state.may_end ? 0 : 1, state.fraction_digits);
-  const std::string digits = last > 0 ? fmt::format("[0-9]{{{},{}}}", first, last) : "";
-  if (state.fraction_digits == 0) return digits.empty() ? "\"\"" : digits;
-  return fmt::format("{} (\".\" [0-9]{{1,{}}})?", digits, state.fraction_digits);
-}
-
-std::string NumberWalk::rest_of(const State& state) {
-  if (const auto free = free_rest(state)) return *free;
-  const auto [it, is_new] = rests_.try_emplace(state);
-  if (!is_new || too_large_) return it->second;
-  too_large_ = rests_.size() > kMaxStates;
-  std::vector<std::pair<std::string, std::string>> choices;  // what follows, and after which digits
-  for (int digit = 0; digit <= 9; ++digit) {
-    const State next = after(state, digit);
-    const bool goes_on = may_go_on(next);
-    if (!goes_on && !next.may_end) continue;
-    const std::string rest = goes_on ? rest_of(next) : "";
-    const auto same = std::find_if(choices.begin(), choices.end(), [&](const auto& c) { return c.first == rest; });
-    auto& choice = same == choices.end() ? choices.emplace_back(rest, "") : *same;
-    choice.second += static_cast<char>('0' + digit);
-  }
-  std::vector<std::string> parts;
-  if (state.may_end) parts.emplace_back("\"\"");
-  for (const auto& [rest, digits] : choices) parts.push_back(fmt::format("[{}] {}", digits, rest));
-  if (!state.in_fraction && may_have_fraction(state)) {
-    const State fraction{
-        .may_end = false, .in_fraction = true, .fraction_digits = state.fraction_digits, .tails = {state.tails[0]}};
-    parts.push_back("\".\" " + rest_of(fraction));
-  }
-  const std::string body = fmt::format("{}", fmt::join(parts, " | "));
-  return it->second = step_ > 1 ? name_of(body) : fmt::format("({})", body);
-}
-
-std::string NumberWalk::name_of(const std::string& body) {
-  auto name = too_large_ ? std::nullopt : rules_.helper_of("", body, kMultipleRuleCost);
-  too_large_ = !name;
-  return std::move(name).value_or("");
-}
 
 enum class Side { kLowest, kHighest };
 

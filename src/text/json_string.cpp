@@ -1,6 +1,7 @@
 #include "text/grammar_rules.h"
 #include "text/text_stream.h"
 
+#include "base/ascii.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -107,7 +108,14 @@ class PatternReader : TextReader {
   // pattern, kUnsupported for what is not served.
   PatternReader(TextSets& sets, std::string_view pattern, std::string_view where, Text of = Text::kInJson)
       : TextReader(pattern), sets_(sets), where_(where), raw_(of == Text::kRaw) {}
-  TextSets::Id read();
+  TextSets::Id read() {
+    if (valid_utf8_prefix(text_) < text_.size()) fail("want UTF-8");
+    if (text_.size() > kMaxPatternBytes)
+      unsupported(fmt::format("want at most {} bytes, found {}", kMaxPatternBytes, text_.size()));
+    const Id out = alternatives(0, {.begin = true, .end = true, .free_begin = !raw_, .free_end = !raw_});
+    if (!done()) fail(peek() == ')' ? "a ) without (" : "text after $");
+    return out;
+  }
 
  private:
   using Id = TextSets::Id;
@@ -123,23 +131,197 @@ class PatternReader : TextReader {
   [[noreturn]] void unsupported(std::string_view what) const {
     fail(what, raw_ ? Code::kInvalidRequest : Code::kUnsupported);
   }
-  Id alternatives(int depth, Ends ends);
-  Id sequence(int depth, Ends ends);
-  Id atom(int depth);
-  Id look_ahead(int depth, bool at_begin);
-  Id repeated(Id part);
-  std::optional<std::pair<int64_t, int64_t>> quantifier();
-  int64_t number();
+
+  Id alternatives(int depth, Ends ends) {
+    std::vector<Id> choices;
+    do {
+      choices.push_back(sequence(depth, ends));
+      if (ends.free_begin && !done() && peek() != '|') fail(peek() == ')' ? "a ) without (" : "text after $");
+    } while (take("|"));
+    return limited(sets_.any_of(std::move(choices)));
+  }
+
+  Id sequence(int depth, Ends ends) {
+    struct Piece {
+      Id id;
+      bool ahead;
+    };
+    std::vector<Piece> steps;
+    const bool anchored = ends.begin && take("^");
+    if (!anchored && ends.free_begin) steps.push_back({TextSets::kAnything, false});
+    const auto done_here = [&] { return done() || peek() == '|' || peek() == ')' || (ends.end && peek() == '$'); };
+    while (!done_here()) {
+      const std::string_view rest = text_.substr(at_);
+      const bool ahead = ends.end && !raw_ && (rest.starts_with("(?=") || rest.starts_with("(?!"));
+      steps.push_back({ahead ? look_ahead(depth, anchored && steps.empty()) : repeated(atom(depth)), ahead});
+    }
+    const bool to_end = ends.end && take("$");
+    Id out = !to_end && ends.free_end ? TextSets::kAnything : TextSets::kEmptyText;
+    for (size_t i = steps.size(); i-- > 0;)
+      out = steps[i].ahead ? sets_.all_of({steps[i].id, out}) : sets_.sequence(steps[i].id, out);
+    return limited(out);
+  }
+
+  Id atom(int depth) {
+    if (depth > kMaxPatternDepth) unsupported(fmt::format("want at most {} nested groups", kMaxPatternDepth));
+    if (take("(")) {
+      if (take("?:") || !text_.substr(at_).starts_with("?")) {
+        // nothing to skip
+      } else if (take("?P<") || (text_.substr(at_).starts_with("?<") && !text_.substr(at_).starts_with("?<=") &&
+                                 !text_.substr(at_).starts_with("?<!"))) {
+        at_ = std::min(text_.find('>', at_), text_.size() - 1) + 1;  // behind a group's name
+      } else {
+        unsupported("look-around in a group, look-behind and inline flags are not supported");
+      }
+      const Id inner = alternatives(depth + 1, {});
+      if (!take(")")) fail("want )");
+      return inner;
+    }
+    if (take("[")) return one_of(bracket());
+    if (take(".")) return one_of(complement(raw_ ? CharacterRanges{{'\n', '\n'}} : line_ends()));
+    if (take("\\")) {
+      CharacterRanges set;
+      const std::optional<uint32_t> character = escape(set, false);
+      return one_of(character ? CharacterRanges{{*character, *character}} : set);
+    }
+    if (peek() == '^' || peek() == '$')
+      unsupported("^ and $ are supported only at the ends of the whole pattern or its alternatives");
+    if (std::string_view("*+?{}]").find(peek()) != std::string_view::npos)
+      fail("a quantifier or bracket without what it belongs to");
+    const uint32_t c = character();
+    return one_of({{c, c}});
+  }
+
+  // The texts that may follow, of the whole text.
+  Id look_ahead(int depth, bool at_begin) {
+    const bool negative = take("(?!");
+    if (!negative) take("(?=");
+    const Id inner = alternatives(depth + 1, {.begin = at_begin, .end = true, .free_end = true});
+    if (!take(")")) fail("want )");
+    return negative ? sets_.others_than(inner) : inner;
+  }
+
+  Id repeated(Id part) {
+    const auto counts = quantifier();
+    return counts ? limited(sets_.repeated(part, counts->first, counts->second)) : part;
+  }
+
+  std::optional<std::pair<int64_t, int64_t>> quantifier() {
+    std::pair<int64_t, int64_t> counts;
+    if (take("*")) {
+      counts = {0, kUnbounded};
+    } else if (take("+")) {
+      counts = {1, kUnbounded};
+    } else if (take("?")) {
+      counts = {0, 1};
+    } else if (take("{")) {
+      counts.first = number();
+      counts.second = counts.first;
+      if (take(",")) counts.second = peek() == '}' ? kUnbounded : number();
+      if (!take("}")) fail("want }");
+      if (counts.second != kUnbounded && counts.second < counts.first) fail("{m,n} with n less than m");
+    } else {
+      return std::nullopt;
+    }
+    take("?");  // lazy: the same strings
+    return counts;
+  }
+
+  int64_t number() {
+    int64_t value = 0;
+    const size_t from = at_;
+    for (; is_digit(peek()); ++at_) value = std::min<int64_t>(value * 10 + (peek() - '0'), kMaxPatternRepetitions + 1);
+    if (at_ == from) fail("want a number in {…}");
+    if (value > kMaxPatternRepetitions) unsupported(fmt::format("want at most {} repetitions", kMaxPatternRepetitions));
+    return value;
+  }
+
   Id one_of(const CharacterRanges& set) const {
     if (class_expression(set, raw_ ? Text::kRaw : Text::kInJson).empty())
       fail("a character class that nothing matches");
     return sets_.characters(set);
   }
+
   uint32_t character() { return next_character(text_, at_); }  // as written, which may take several bytes
-  uint32_t hex(int digits);
-  CharacterRanges bracket();
+
+  uint32_t hex(int digits) {
+    uint32_t value = 0;
+    const std::string_view text = text_.substr(at_, static_cast<size_t>(digits));
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+    at_ += static_cast<size_t>(end - text.data());
+    if (end - text.data() != digits) fail(fmt::format("want {} hexadecimal digits", digits));
+    return value;
+  }
+
+  CharacterRanges bracket() {
+    const bool negated = take("^");
+    CharacterRanges set;
+    while (peek() != ']') {
+      if (done()) fail("want ]");
+      CharacterRanges of_class;
+      std::optional<uint32_t> first = take("\\") ? escape(of_class, true) : std::optional(character());
+      if (!first) {
+        set.insert(set.end(), of_class.begin(), of_class.end());
+        continue;
+      }
+      uint32_t last = *first;
+      if (peek() == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']') {
+        ++at_;
+        const std::optional<uint32_t> end = take("\\") ? escape(of_class, true) : std::optional(character());
+        if (!end || *end < *first) fail("a range whose end comes before its beginning");
+        last = *end;
+      }
+      set.emplace_back(*first, last);
+    }
+    ++at_;
+    set = normalised(std::move(set));
+    return negated ? complement(set) : set;
+  }
+
   // Adds a class such as \d to `out`, or returns the character that the escape stands for.
-  std::optional<uint32_t> escape(CharacterRanges& out, bool in_bracket);
+  std::optional<uint32_t> escape(CharacterRanges& out, bool in_bracket) {
+    if (done()) fail("want a character after \\");
+    const char c = text_[at_];
+    if (static_cast<unsigned char>(c) >= 0x80) return character();
+    ++at_;
+    switch (c) {
+      case 'd': out = digits(); return std::nullopt;
+      case 'D': out = complement(digits()); return std::nullopt;
+      case 'w': out = word_characters(); return std::nullopt;
+      case 'W': out = complement(word_characters()); return std::nullopt;
+      case 's': out = spaces(); return std::nullopt;
+      case 'S': out = complement(spaces()); return std::nullopt;
+      case 't': return '\t';
+      case 'n': return '\n';
+      case 'r': return '\r';
+      case 'f': return '\f';
+      case 'v': return '\v';
+      case '0': return 0;
+      case 'x': return hex(2);
+      case 'U':
+        if (raw_) return hex(8);
+        break;
+      case 'u': {
+        if (!take("{")) return hex(4);
+        int digits = 0;
+        while (at_ + static_cast<size_t>(digits) < text_.size() && text_[at_ + static_cast<size_t>(digits)] != '}')
+          ++digits;
+        if (digits < 1 || digits > 6) fail("want \\u{…} with 1 to 6 digits");
+        const uint32_t value = hex(digits);
+        take("}");
+        if (value > kLastCharacter) fail("a code point past 10FFFF");
+        return value;
+      }
+      case 'b':
+        if (in_bracket) return '\b';
+        [[fallthrough]];
+      default: break;
+    }
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '1' && c <= '9'))
+      unsupported(fmt::format("\\{} is not supported (classes \\d \\w \\s and literal characters are)", c));
+    return static_cast<unsigned char>(c);
+  }
+
   Id limited(Id part) const {
     if (expression_cost(sets_, part) > kMaxCompileCost)
       unsupported("it is too large once its repetitions are written out");
@@ -151,201 +333,9 @@ class PatternReader : TextReader {
   bool raw_;
 };
 
-uint32_t PatternReader::hex(int digits) {
-  uint32_t value = 0;
-  const std::string_view text = text_.substr(at_, static_cast<size_t>(digits));
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  at_ += static_cast<size_t>(end - text.data());
-  if (end - text.data() != digits) fail(fmt::format("want {} hexadecimal digits", digits));
-  return value;
-}
-
-std::optional<uint32_t> PatternReader::escape(CharacterRanges& out, bool in_bracket) {
-  if (done()) fail("want a character after \\");
-  const char c = text_[at_];
-  if (static_cast<unsigned char>(c) >= 0x80) return character();
-  ++at_;
-  switch (c) {
-    case 'd': out = digits(); return std::nullopt;
-    case 'D': out = complement(digits()); return std::nullopt;
-    case 'w': out = word_characters(); return std::nullopt;
-    case 'W': out = complement(word_characters()); return std::nullopt;
-    case 's': out = spaces(); return std::nullopt;
-    case 'S': out = complement(spaces()); return std::nullopt;
-    case 't': return '\t';
-    case 'n': return '\n';
-    case 'r': return '\r';
-    case 'f': return '\f';
-    case 'v': return '\v';
-    case '0': return 0;
-    case 'x': return hex(2);
-    case 'U':
-      if (raw_) return hex(8);
-      break;
-    case 'u': {
-      if (!take("{")) return hex(4);
-      int digits = 0;
-      while (at_ + static_cast<size_t>(digits) < text_.size() && text_[at_ + static_cast<size_t>(digits)] != '}')
-        ++digits;
-      if (digits < 1 || digits > 6) fail("want \\u{…} with 1 to 6 digits");
-      const uint32_t value = hex(digits);
-      take("}");
-      if (value > kLastCharacter) fail("a code point past 10FFFF");
-      return value;
-    }
-    case 'b':
-      if (in_bracket) return '\b';
-      [[fallthrough]];
-    default: break;
-  }
-  if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '1' && c <= '9'))
-    unsupported(fmt::format("\\{} is not supported (classes \\d \\w \\s and literal characters are)", c));
-  return static_cast<unsigned char>(c);
-}
-
-CharacterRanges PatternReader::bracket() {
-  const bool negated = take("^");
-  CharacterRanges set;
-  while (peek() != ']') {
-    if (done()) fail("want ]");
-    CharacterRanges of_class;
-    std::optional<uint32_t> first = take("\\") ? escape(of_class, true) : std::optional(character());
-    if (!first) {
-      set.insert(set.end(), of_class.begin(), of_class.end());
-      continue;
-    }
-    uint32_t last = *first;
-    if (peek() == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']') {
-      ++at_;
-      const std::optional<uint32_t> end = take("\\") ? escape(of_class, true) : std::optional(character());
-      if (!end || *end < *first) fail("a range whose end comes before its beginning");
-      last = *end;
-    }
-    set.emplace_back(*first, last);
-  }
-  ++at_;
-  set = normalised(std::move(set));
-  return negated ? complement(set) : set;
-}
-
-int64_t PatternReader::number() {
-  int64_t value = 0;
-  const size_t from = at_;
-  for (; peek() >= '0' && peek() <= '9'; ++at_)
-    value = std::min<int64_t>(value * 10 + (peek() - '0'), kMaxPatternRepetitions + 1);
-  if (at_ == from) fail("want a number in {…}");
-  if (value > kMaxPatternRepetitions) unsupported(fmt::format("want at most {} repetitions", kMaxPatternRepetitions));
-  return value;
-}
-
-std::optional<std::pair<int64_t, int64_t>> PatternReader::quantifier() {
-  std::pair<int64_t, int64_t> counts;
-  if (take("*")) {
-    counts = {0, kUnbounded};
-  } else if (take("+")) {
-    counts = {1, kUnbounded};
-  } else if (take("?")) {
-    counts = {0, 1};
-  } else if (take("{")) {
-    counts.first = number();
-    counts.second = counts.first;
-    if (take(",")) counts.second = peek() == '}' ? kUnbounded : number();
-    if (!take("}")) fail("want }");
-    if (counts.second != kUnbounded && counts.second < counts.first) fail("{m,n} with n less than m");
-  } else {
-    return std::nullopt;
-  }
-  take("?");  // lazy: the same strings
-  return counts;
-}
-
-TextSets::Id PatternReader::repeated(Id part) {
-  const auto counts = quantifier();
-  return counts ? limited(sets_.repeated(part, counts->first, counts->second)) : part;
-}
-
-TextSets::Id PatternReader::atom(int depth) {
-  if (depth > kMaxPatternDepth) unsupported(fmt::format("want at most {} nested groups", kMaxPatternDepth));
-  if (take("(")) {
-    if (take("?:") || !text_.substr(at_).starts_with("?")) {
-      // nothing to skip
-    } else if (take("?P<") || (text_.substr(at_).starts_with("?<") && !text_.substr(at_).starts_with("?<=") &&
-                               !text_.substr(at_).starts_with("?<!"))) {
-      at_ = std::min(text_.find('>', at_), text_.size() - 1) + 1;  // behind a group's name
-    } else {
-      unsupported("look-around in a group, look-behind and inline flags are not supported");
-    }
-    const Id inner = alternatives(depth + 1, {});
-    if (!take(")")) fail("want )");
-    return inner;
-  }
-  if (take("[")) return one_of(bracket());
-  if (take(".")) return one_of(complement(raw_ ? CharacterRanges{{'\n', '\n'}} : line_ends()));
-  if (take("\\")) {
-    CharacterRanges set;
-    const std::optional<uint32_t> character = escape(set, false);
-    return one_of(character ? CharacterRanges{{*character, *character}} : set);
-  }
-  if (peek() == '^' || peek() == '$')
-    unsupported("^ and $ are supported only at the ends of the whole pattern or its alternatives");
-  if (std::string_view("*+?{}]").find(peek()) != std::string_view::npos)
-    fail("a quantifier or bracket without what it belongs to");
-  const uint32_t c = character();
-  return one_of({{c, c}});
-}
-
-// The texts that may follow, of the whole text.
-TextSets::Id PatternReader::look_ahead(int depth, bool at_begin) {
-  const bool negative = take("(?!");
-  if (!negative) take("(?=");
-  const Id inner = alternatives(depth + 1, {.begin = at_begin, .end = true, .free_end = true});
-  if (!take(")")) fail("want )");
-  return negative ? sets_.others_than(inner) : inner;
-}
-
-TextSets::Id PatternReader::sequence(int depth, Ends ends) {
-  struct Piece {
-    Id id;
-    bool ahead;
-  };
-  std::vector<Piece> steps;
-  const bool anchored = ends.begin && take("^");
-  if (!anchored && ends.free_begin) steps.push_back({TextSets::kAnything, false});
-  const auto done_here = [&] { return done() || peek() == '|' || peek() == ')' || (ends.end && peek() == '$'); };
-  while (!done_here()) {
-    const std::string_view rest = text_.substr(at_);
-    const bool ahead = ends.end && !raw_ && (rest.starts_with("(?=") || rest.starts_with("(?!"));
-    steps.push_back({ahead ? look_ahead(depth, anchored && steps.empty()) : repeated(atom(depth)), ahead});
-  }
-  const bool to_end = ends.end && take("$");
-  Id out = !to_end && ends.free_end ? TextSets::kAnything : TextSets::kEmptyText;
-  for (size_t i = steps.size(); i-- > 0;)
-    out = steps[i].ahead ? sets_.all_of({steps[i].id, out}) : sets_.sequence(steps[i].id, out);
-  return limited(out);
-}
-
-TextSets::Id PatternReader::alternatives(int depth, Ends ends) {
-  std::vector<Id> choices;
-  do {
-    choices.push_back(sequence(depth, ends));
-    if (ends.free_begin && !done() && peek() != '|') fail(peek() == ')' ? "a ) without (" : "text after $");
-  } while (take("|"));
-  return limited(sets_.any_of(std::move(choices)));
-}
-
-TextSets::Id PatternReader::read() {
-  if (valid_utf8_prefix(text_) < text_.size()) fail("want UTF-8");
-  if (text_.size() > kMaxPatternBytes)
-    unsupported(fmt::format("want at most {} bytes, found {}", kMaxPatternBytes, text_.size()));
-  const Id out = alternatives(0, {.begin = true, .end = true, .free_begin = !raw_, .free_end = !raw_});
-  if (!done()) fail(peek() == ')' ? "a ) without (" : "text after $");
-  return out;
-}
-
 // A `format` is a pattern.
 struct Format {
-  std::string_view name;
-  std::string_view pattern;
+  std::string_view name, pattern;
 };
 // Narrower than the RFCs, except that the length of an address is not limited.
 constexpr std::string_view kEmail =

@@ -1,7 +1,7 @@
 #include "text/tokenizer_parts.h"
 
+#include "base/ascii.h"
 #include "base/error.h"
-#include "base/number_in.h"
 
 #include <algorithm>
 #include <array>
@@ -57,10 +57,9 @@ std::vector<RankedToken> parse_ranks(std::string_view file, std::string_view nam
     const size_t space = std::min(line.find(' '), line.size());
     std::string bytes = from_base64(line.substr(0, space));
     const int32_t rank = number_in<int32_t>(line.substr(std::min(space + 1, line.size()))).value_or(-1);
-    if (bytes.empty() || rank < 0) {
+    if (bytes.empty() || rank < 0)
       throw Error(Code::kCorrupt, "{}, line {}: want \"<base64> <rank>\", found \"{}\"", name, line_number,
                   line.substr(0, 80));
-    }
     ranks.push_back({rank, std::move(bytes)});
   }
   return ranks;
@@ -82,10 +81,9 @@ TokenizerParts parts_from_ranks(std::span<const RankedToken> ranks, std::vector<
   TokenizerParts parts{.tokens = TokenTable(count, id_end), .merges = {}, .added = std::move(added)};
   for (const RankedToken& token : ranks) {
     const auto done = parts.tokens.insert(token.rank, token.bytes, TokenTable::Lookup::kByBytes);
-    if (done != TokenTable::Insert::kDone) {
+    if (done != TokenTable::Insert::kDone)
       throw Error(Code::kCorrupt, "{}: rank {} has a {} that occurred before", name, token.rank,
                   done == TokenTable::Insert::kDuplicateId ? "number" : "token");
-    }
   }
   require_all_bytes(parts.tokens, name);
   for (const AddedToken& token : parts.added) {
@@ -94,10 +92,9 @@ TokenizerParts parts_from_ranks(std::span<const RankedToken> ranks, std::vector<
                                       TokenTable::Insert::kDone;
     const bool second_name = std::ranges::any_of(std::span<const AddedToken>(parts.added.data(), &token),
                                                  [&](const AddedToken& earlier) { return earlier.id == token.id; });
-    if (!placed && (clash || !second_name)) {
+    if (!placed && (clash || !second_name))
       throw Error(Code::kCorrupt, "{}: the special token \"{}\" with id {} clashes with the ranks", name, token.content,
                   token.id);
-    }
   }
   // tiktoken merges any two neighbours whose bytes together are a token: here, every split of every token.
   parts.merges.reserve(ranks.size() * 5 / 2);

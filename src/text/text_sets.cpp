@@ -1,7 +1,7 @@
 #include "text/text_sets.h"
 
-#include "text/text_stream.h"
 #include "base/error.h"
+#include "text/text_stream.h"
 
 #include <algorithm>
 
@@ -52,12 +52,11 @@ CharacterRanges normalised(CharacterRanges ranges) {
 
 CharacterRanges intersection(const CharacterRanges& a, const CharacterRanges& b) {
   CharacterRanges out;
-  for (const auto& [first, last] : a) {
+  for (const auto& [first, last] : a)
     for (const auto& [other_first, other_last] : b) {
       const uint32_t from = std::max(first, other_first), to = std::min(last, other_last);
       if (from <= to) out.emplace_back(from, to);
     }
-  }
   return out;
 }
 
@@ -228,10 +227,9 @@ std::optional<TextAutomaton> TextSets::automaton(Id id, const CharacterRanges& w
     std::vector<CharacterRanges> classes = {within};
     for (const CharacterRanges* head : heads) {
       std::vector<CharacterRanges> finer;
-      for (const CharacterRanges& of : classes) {
+      for (const CharacterRanges& of : classes)
         for (CharacterRanges part : {intersection(of, *head), intersection(of, complement(*head))})
           if (!part.empty()) finer.push_back(std::move(part));
-      }
       classes = std::move(finer);
     }
     std::map<size_t, CharacterRanges> next;

@@ -214,6 +214,4 @@ std::string WrappedString::push(std::string_view piece) {
   return out;
 }
 
-std::string WrappedString::finish() { return std::exchange(held_, {}); }
-
 }  // namespace nibble::text

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace nibble::text {
@@ -69,7 +70,7 @@ class StopStrings {
 class WrappedString {
  public:
   [[nodiscard]] std::string push(std::string_view piece);
-  [[nodiscard]] std::string finish();  // what still waited
+  [[nodiscard]] std::string finish() { return std::exchange(held_, {}); }  // what still waited
 
  private:
   size_t stage_ = 0;  // how much of `{"":"` has come; then in the string, behind it, or not in an object

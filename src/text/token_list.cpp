@@ -194,10 +194,9 @@ TokenList list_from_parts(const TokenizerParts& parts, size_t vocab) {
   }
   std::vector<Merge> merges = parts.merges;
   std::ranges::sort(merges, {}, &Merge::priority);
-  for (const Merge& merge : merges) {
+  for (const Merge& merge : merges)
     list.merges.push_back(to_byte_level(parts.tokens.bytes(merge.left)) + ' ' +
                           to_byte_level(parts.tokens.bytes(merge.right)));
-  }
   return list;
 }
 

@@ -86,10 +86,9 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& path) {
   const std::string file = read_text_file(path, kMaxFileBytes);
   if (is_json(file)) return from_json(file, path.string());
   const std::vector<RankedToken> ranks = parse_ranks(file, path.string());
-  if (ranks.size() != kO200kRanks) {
+  if (ranks.size() != kO200kRanks)
     throw Error(Code::kUnsupported, "{}: want a tokenizer.json or a rank file of o200k_base ({} ranks), found {} ranks",
                 path.string(), kO200kRanks, ranks.size());
-  }
   return Tokenizer(parts_from_ranks(ranks, o200k_harmony_specials(), path.string()));
 }
 
@@ -153,7 +152,5 @@ std::optional<int32_t> Tokenizer::special_id(std::string_view name) const {
   const auto found = special_ids_.find(name);
   return found == special_ids_.end() ? std::nullopt : std::optional(found->second);
 }
-
-bool Tokenizer::is_special(int32_t id) const { return bpe_.tokens().contains(id) && special_[static_cast<size_t>(id)]; }
 
 }  // namespace nibble::text

@@ -59,7 +59,10 @@ class Tokenizer {
   }
 
   [[nodiscard]] std::optional<int32_t> special_id(std::string_view name) const;  // "<|start|>"
-  [[nodiscard]] bool is_special(int32_t id) const;                               // false for an id that is no token
+  // False for an id that is no token.
+  [[nodiscard]] bool is_special(int32_t id) const {
+    return bpe_.tokens().contains(id) && special_[static_cast<size_t>(id)];
+  }
   [[nodiscard]] size_t vocab_size() const { return bpe_.tokens().size(); }  // ids that are tokens; there may be gaps
   [[nodiscard]] int32_t max_id() const { return bpe_.tokens().max_id(); }
 
@@ -68,8 +71,7 @@ class Tokenizer {
   class Matcher {
    public:
     struct Match {
-      size_t at;
-      size_t length;
+      size_t at, length;
       int32_t id;
     };
     explicit Matcher(std::vector<AddedToken> tokens);

@@ -303,10 +303,9 @@ class JsonReader {
   template <class Where>
   int32_t checked_id(int64_t id, const Where& where) const {
     const int64_t limit = std::min<int64_t>(id_limit_for(token_count()), INT32_MAX);
-    if (id < 0 || id >= limit) {
+    if (id < 0 || id >= limit)
       fail(Code::kCorrupt, "{}: want an id from 0 to {} among {} tokens, found {}", where(), limit - 1, token_count(),
            id);
-    }
     return static_cast<int32_t>(id);
   }
 

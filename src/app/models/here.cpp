@@ -85,11 +85,10 @@ std::string cached_repo(const RemoveOptions& options, const std::optional<hub::M
   for (const std::string& repo : name ? hub::repos_of(*name) : std::vector<std::string>())
     if (std::filesystem::is_directory(hub::repo_folder(options.hub.cache, repo))) cached.push_back(repo);
   if (cached.size() == 1) return cached.front();
-  if (cached.empty()) {
+  if (cached.empty())
     throw Error(Code::kInvalidRequest,
                 "{} is no model of {}; only those are removed here. nibble list shows what is where", options.model,
                 options.hub.cache.string());
-  }
   throw Error(Code::kInvalidRequest, "{} may be {}: say which", options.model, fmt::join(cached, " or "));
 }
 
@@ -107,7 +106,7 @@ int execute(const ListOptions& options) {
   const std::vector<Here> models = models_here(options.hub);
   if (options.output.json) {
     nlohmann::ordered_json json = {{"models", nlohmann::json::array()}};
-    for (const auto& [quant, m, verdict, why] : models) {
+    for (const auto& [quant, m, verdict, why] : models)
       json["models"].push_back({{"name", m.name},
                                 {"format", format_of(m)},
                                 {"quantization", quant},
@@ -118,7 +117,6 @@ int execute(const ListOptions& options) {
                                 {"lacks", m.lacks},
                                 {"verdict", verdict},
                                 {"why", why}});
-    }
     terminal.print_json(json);
     return kExitOk;
   }

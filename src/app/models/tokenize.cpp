@@ -37,10 +37,9 @@ std::vector<int32_t> parse_ids(std::string_view text) {
     }
     int32_t id = 0;
     const auto [rest, error] = std::from_chars(at, end, id);
-    if (error != std::errc() || id < 0) {
+    if (error != std::errc() || id < 0)
       throw Error(Code::kInvalidRequest, "--decode: want token ids, found \"{}\" at byte {}",
                   std::string(at, std::min<size_t>(12, static_cast<size_t>(end - at))), at - text.data());
-    }
     ids.push_back(id);
     at = rest;
   }

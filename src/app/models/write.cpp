@@ -144,14 +144,13 @@ int execute(const SynthOptions& options) {
                               show_writing(terminal, p.done_bytes, p.total_bytes, p.file);
                             });
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  if (options.output.json) {
+  if (options.output.json)
     terminal.print_json(nlohmann::ordered_json{{"directory", options.destination.string()},
                                                {"preset", options.preset},
                                                {"layers", options.layers > 0 ? options.layers : config.dims.layers},
                                                {"seed", options.seed},
                                                {"bytes", written},
                                                {"seconds", seconds}});
-  }
   terminal.note(fmt::format("{}: {} in {:.1f} s", options.destination.string(),
                             format_bytes(static_cast<double>(written)), seconds));
   return kExitOk;
@@ -189,11 +188,10 @@ int execute(const QuantizeOptions& asked) {
   const convert::QuantizeOptions how{
       .format = format_of(options.format), .scale = options.scale, .name_glob = options.tensors, .pool = &pool};
   const bool directory = std::filesystem::is_directory(options.input);
-  if (directory && !options.tensors.empty()) {
+  if (directory && !options.tensors.empty())
     throw Error(Code::kInvalidRequest,
                 "--tensors: want a file as input, found the directory {}; its experts are what is quantised",
                 options.input.string());
-  }
   nlohmann::ordered_json json = {{"format", options.format}, {"tensors", nlohmann::json::array()}};
   const Interrupt interrupt(kEndings);
   const auto on_tensor = [&](const convert::QuantizedTensor& t) {

@@ -1,6 +1,7 @@
 #include "app/options/command_line.h"
 
 #include "app/options/help.h"
+#include "base/ascii.h"
 #include "base/error.h"
 
 #include <fmt/format.h>
@@ -35,13 +36,6 @@ Argument argument_of(const ForeignWord& word) {
                    : holds_fields(word.name) ? Range::Takes::kRepeated
                                              : Range::Takes::kOne;
   return argument;
-}
-
-// In inspect, what runs is asked for with the plan.
-bool needs_plan(CommandId command, const Option& option) {
-  return command == CommandId::kInspect && std::ranges::any_of(option.place.fields, [](const Field& field) {
-           return field.part == detail::kPart<backend::RunConfig> || field.part == detail::kPart<backend::Ranks>;
-         });
 }
 
 std::string_view program_name(CommandId command) { return text_of(command).name; }
@@ -105,7 +99,7 @@ class Arguments::Words {
 
  private:
   [[nodiscard]] bool is_flag(const std::string& word) const {
-    const bool is_number = word.size() > 1 && word[0] == '-' && word[1] >= '0' && word[1] <= '9';
+    const bool is_number = word.size() > 1 && word[0] == '-' && is_digit(word[1]);
     return looks_like_a_flag(word) && !is_number;
   }
   void read_long(const std::string& word) {
@@ -243,7 +237,8 @@ void Arguments::check_together() const {
     if (traits.required && !argument.given()) throw Error(Code::kInvalidRequest, "{} is required", argument.name);
     if (!argument.given()) continue;
     if (!traits.needs.empty() && !given(traits.needs)) refuse(argument, "requires", traits.needs);
-    if (needs_plan(command_, *argument.option) && !given("--plan")) refuse(argument, "requires", "--plan");
+    if (command_ == CommandId::kInspect && is_of_run(*argument.option) && !given("--plan"))
+      refuse(argument, "requires", "--plan");
     for (const Argument& other : all_) {
       if (other.option == nullptr || !other.given()) continue;
       const auto excludes = [](const Argument& a, const Argument& b) {

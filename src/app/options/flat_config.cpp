@@ -1,13 +1,12 @@
 #include "app/options/settings.h"
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/read_json.h"
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdint>
 
 namespace nibble::app {
@@ -96,9 +95,7 @@ class Line {
   }
   // Number of letters, digits and `others` that come next.
   [[nodiscard]] size_t length_of(std::string_view others) const {
-    const auto is_part = [&](unsigned char c) {
-      return std::isalnum(c) != 0 || others.find(static_cast<char>(c)) != others.npos;
-    };
+    const auto is_part = [&](char c) { return is_word_char(c, others); };
     return static_cast<size_t>(std::ranges::find_if_not(rest_, is_part) - rest_.begin());
   }
   std::string quoted(char quote) {

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <iterator>
 #include <system_error>
@@ -79,9 +78,7 @@ struct ConfigField {
 };
 // A JSON object, name=value or, for --compilation-config, a number.
 std::vector<ConfigField> config_fields(const std::string& flag, const std::string& value) {
-  const auto digit = [](unsigned char c) { return std::isdigit(c) != 0; };
-  if (flag == "--compilation-config" && !value.empty() && std::all_of(value.begin(), value.end(), digit))
-    return {{"", value}};
+  if (flag == "--compilation-config" && !value.empty() && std::ranges::all_of(value, is_digit)) return {{"", value}};
   if (const size_t mark = value.find('='); mark != std::string::npos && mark > 0 && value[0] != '{') {
     std::string name = value.substr(0, mark);
     std::replace(name.begin(), name.end(), '-', '_');

@@ -141,63 +141,6 @@ std::string command_help(CommandId id, const HelpTopic& topic) {
   return out;
 }
 
-}  // namespace
-
-std::string_view name_of(HelpGroup group) { return kGroupNames[static_cast<size_t>(group)]; }
-
-CommandFacts facts_of(CommandId command) {
-  Command options = made(command);
-  const Parts parts = parts_of(options);
-  CommandFacts facts{text_of(command).name, text_of(command).about, {}};
-  for (const Option& option : option_table()) {
-    if (!option.commands.has(command)) continue;
-    const ValueRef slot = option.place.in == nullptr ? ValueRef() : option.place.in(parts);
-    std::vector<std::string> names = split(option.flag, ',');
-    for (std::string& name : names)
-      if (name.starts_with('!')) name.erase(0, 1);
-    std::ranges::stable_partition(names, [](const std::string& name) { return !name.starts_with("--"); });
-    facts.flags.push_back({std::move(names), value_name(option, slot), shown_default(option, command),
-                           filled(option.help, option, command), option.group});
-  }
-  return facts;
-}
-
-std::span<const CommandText> command_texts() { return std::span(all_texts()).first(std::variant_size_v<Command>); }
-const CommandText& text_of(CommandId command) { return command_texts()[static_cast<size_t>(command)]; }
-
-HelpTopic take_help_topic(std::vector<std::string>& arguments) {
-  HelpTopic topic;
-  const auto take = [&topic](std::string_view word) {
-    const auto* const group = std::ranges::find(kGroupNames, word);
-    topic.all = word == "all";
-    if (group != std::end(kGroupNames)) topic.group = static_cast<HelpGroup>(group - kGroupNames);
-    return topic.all || group != std::end(kGroupNames);
-  };
-  for (auto it = arguments.begin(); it != arguments.end() && *it != "--"; ++it) {
-    if (it->starts_with("--help=")) {
-      if (!take(std::string_view(*it).substr(7)))
-        throw Error(Code::kInvalidRequest, "--help: want {}, or nothing behind it, found {}", kAllTopics,
-                    it->substr(7));
-      *it = "--help";
-    } else if ((*it == "--help" || *it == "-h") && it + 1 != arguments.end() && take(*(it + 1))) {
-      arguments.erase(it + 1);
-      return topic;
-    }
-  }
-  return topic;
-}
-
-std::string help_text(std::optional<CommandId> command, const HelpTopic& topic) {
-  if (command) return command_help(*command, topic);
-  std::string out = "Nibble runs gpt-oss on your own machine.\n\nnibble COMMAND [flags]\n\ncommands:\n";
-  for (const CommandText& each : command_texts()) out += fmt::format("  {:<12}{}\n", each.name, each.about);
-  return out +
-         fmt::format("\nnibble COMMAND --help shows its flags, nibble --version the version.\n\nexamples:\n{}\n\n{}\n",
-                     examples(), exit_codes());
-}
-
-namespace {
-
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
   for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
     text.replace(at, from.size(), to);
@@ -219,25 +162,6 @@ std::string flag_entry(const FlagFacts& flag) {
 }
 
 std::string example_block(std::string_view text) { return fmt::format(".nf\n{}\n.fi\n", escaped(text)); }
-
-}  // namespace
-
-std::string man_page_text() {
-  std::string out = fmt::format(
-      ".TH NIBBLE 1 \"\" \"nibble {}\" \"User commands\"\n.SH NAME\nnibble \\- run and serve gpt\\-oss\n"
-      ".SH SYNOPSIS\n.B nibble\n.I command\n[flags]\n.SH DESCRIPTION\nRuns gpt\\-oss on your own machine: "
-      "engine, chat and a server of OpenAI's API, in one program.\n.SH EXAMPLES\n{}",
-      NIBBLE_VERSION, example_block(examples()));
-  for (size_t at = 0; at < command_texts().size(); ++at) {
-    const CommandFacts command = facts_of(static_cast<CommandId>(at));
-    out += fmt::format(".SH NIBBLE {}\n{}.\n", escaped(command.name), escaped(command.about));
-    for (const FlagFacts& flag : command.flags) out += flag_entry(flag);
-    out += ".PP\n" + example_block(command_texts()[at].examples);
-  }
-  return out + fmt::format(".SH EXIT STATUS\n{}\n", escaped(exit_codes()));
-}
-
-namespace {
 
 // "a|b|c" as "a b c"; nothing where the value is no choice.
 std::string choices_of(const FlagFacts& flag) {
@@ -314,6 +238,74 @@ std::string fish_text(const std::vector<CommandFacts>& commands) {
 }
 
 }  // namespace
+
+std::string_view name_of(HelpGroup group) { return kGroupNames[static_cast<size_t>(group)]; }
+
+CommandFacts facts_of(CommandId command) {
+  Command options = made(command);
+  const Parts parts = parts_of(options);
+  CommandFacts facts{text_of(command).name, text_of(command).about, {}};
+  for (const Option& option : option_table()) {
+    if (!option.commands.has(command)) continue;
+    const ValueRef slot = option.place.in == nullptr ? ValueRef() : option.place.in(parts);
+    std::vector<std::string> names = split(option.flag, ',');
+    for (std::string& name : names)
+      if (name.starts_with('!')) name.erase(0, 1);
+    std::ranges::stable_partition(names, [](const std::string& name) { return !name.starts_with("--"); });
+    facts.flags.push_back({std::move(names), value_name(option, slot), shown_default(option, command),
+                           filled(option.help, option, command), option.group});
+  }
+  return facts;
+}
+
+std::span<const CommandText> command_texts() { return std::span(all_texts()).first(std::variant_size_v<Command>); }
+const CommandText& text_of(CommandId command) { return command_texts()[static_cast<size_t>(command)]; }
+
+HelpTopic take_help_topic(std::vector<std::string>& arguments) {
+  HelpTopic topic;
+  const auto take = [&topic](std::string_view word) {
+    const auto* const group = std::ranges::find(kGroupNames, word);
+    topic.all = word == "all";
+    if (group != std::end(kGroupNames)) topic.group = static_cast<HelpGroup>(group - kGroupNames);
+    return topic.all || group != std::end(kGroupNames);
+  };
+  for (auto it = arguments.begin(); it != arguments.end() && *it != "--"; ++it) {
+    if (it->starts_with("--help=")) {
+      if (!take(std::string_view(*it).substr(7)))
+        throw Error(Code::kInvalidRequest, "--help: want {}, or nothing behind it, found {}", kAllTopics,
+                    it->substr(7));
+      *it = "--help";
+    } else if ((*it == "--help" || *it == "-h") && it + 1 != arguments.end() && take(*(it + 1))) {
+      arguments.erase(it + 1);
+      return topic;
+    }
+  }
+  return topic;
+}
+
+std::string help_text(std::optional<CommandId> command, const HelpTopic& topic) {
+  if (command) return command_help(*command, topic);
+  std::string out = "Nibble runs gpt-oss on your own machine.\n\nnibble COMMAND [flags]\n\ncommands:\n";
+  for (const CommandText& each : command_texts()) out += fmt::format("  {:<12}{}\n", each.name, each.about);
+  return out +
+         fmt::format("\nnibble COMMAND --help shows its flags, nibble --version the version.\n\nexamples:\n{}\n\n{}\n",
+                     examples(), exit_codes());
+}
+
+std::string man_page_text() {
+  std::string out = fmt::format(
+      ".TH NIBBLE 1 \"\" \"nibble {}\" \"User commands\"\n.SH NAME\nnibble \\- run and serve gpt\\-oss\n"
+      ".SH SYNOPSIS\n.B nibble\n.I command\n[flags]\n.SH DESCRIPTION\nRuns gpt\\-oss on your own machine: "
+      "engine, chat and a server of OpenAI's API, in one program.\n.SH EXAMPLES\n{}",
+      NIBBLE_VERSION, example_block(examples()));
+  for (size_t at = 0; at < command_texts().size(); ++at) {
+    const CommandFacts command = facts_of(static_cast<CommandId>(at));
+    out += fmt::format(".SH NIBBLE {}\n{}.\n", escaped(command.name), escaped(command.about));
+    for (const FlagFacts& flag : command.flags) out += flag_entry(flag);
+    out += ".PP\n" + example_block(command_texts()[at].examples);
+  }
+  return out + fmt::format(".SH EXIT STATUS\n{}\n", escaped(exit_codes()));
+}
 
 std::string completion_text(const std::string& shell) {
   std::vector<CommandFacts> commands;

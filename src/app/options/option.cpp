@@ -287,8 +287,10 @@ std::string suggestion(std::string_view found, const std::vector<std::string>& n
   return best == nullptr ? "" : fmt::format("; did you mean {}?", *best);
 }
 
-std::string RunSetting::asked() const {
-  return option->traits.on_value != nullptr ? fmt::format("{} {}", flag, value) : flag;
+bool is_of_run(const Option& option) {
+  return std::ranges::any_of(option.place.fields, [](const Field& field) {
+    return field.part == detail::kPart<backend::RunConfig> || field.part == detail::kPart<backend::Ranks>;
+  });
 }
 
 std::vector<RunSetting> run_settings(const backend::RunConfig& config) {
@@ -297,11 +299,7 @@ std::vector<RunSetting> run_settings(const backend::RunConfig& config) {
   const Parts parts = parts_of(with), open = parts_of(without);
   std::vector<RunSetting> settings;
   for (const Option& option : option_table()) {
-    const auto is_of = [&option](uint64_t part) {
-      return std::ranges::any_of(option.place.fields, [part](const Field& field) { return field.part == part; });
-    };
-    const bool of_run = is_of(detail::kPart<backend::RunConfig>) || is_of(detail::kPart<backend::Ranks>);
-    if (!of_run || !option.commands.has(CommandId::kServe)) continue;
+    if (!is_of_run(option) || !option.commands.has(CommandId::kServe)) continue;
     RunSetting setting{&option, option.name(), shown_value(option, option.place.in(parts))};
     setting.given = setting.value != shown_value(option, option.place.in(open));
     setting.on = option.traits.on_value != nullptr ? option.traits.on_value(config) : option.traits.on;

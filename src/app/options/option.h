@@ -5,7 +5,7 @@
 // verify` combines.
 
 #include "app/options/options.h"
-#include "base/number_in.h"
+#include "base/ascii.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -312,13 +312,17 @@ std::string read_value(const Option& option, const ValueRef& into, const std::st
 // "; did you mean …?", or nothing where no name is near.
 [[nodiscard]] std::string suggestion(std::string_view found, const std::vector<std::string>& names);
 
+// Whether it says how a model is run.
+[[nodiscard]] bool is_of_run(const Option& option);
 // An option of a RunConfig with what it is there, in the words of the command line.
 struct RunSetting {
   const Option* option;
   std::string flag, value;
   bool given = false;                               // or left open
   backend::BackendSet on = backend::kEveryBackend;  // who has it, or this value
-  [[nodiscard]] std::string asked() const;
+  [[nodiscard]] std::string asked() const {
+    return option->traits.on_value != nullptr ? fmt::format("{} {}", flag, value) : flag;
+  }
 };
 [[nodiscard]] std::vector<RunSetting> run_settings(const backend::RunConfig& config);
 // What is given and none of these backends has; none where they have all.

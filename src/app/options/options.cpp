@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "base/read_json.h"
+#include "base/time_text.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -20,7 +21,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <memory>
 #include <span>
 #include <utility>
@@ -33,6 +33,18 @@ namespace {
 std::optional<std::string> environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+// What the variable names, if it is set.
+template <class T>
+std::optional<T> named_by(const char* variable, T (*read)(std::string_view)) {
+  const auto name = environment(variable);
+  if (!name || name->empty()) return std::nullopt;
+  try {
+    return read(*name);
+  } catch (const Error& e) {
+    throw Error(e.code(), "{}: {}", variable, e.what());
+  }
 }
 
 // All variables; entries that are not NAME=VALUE are left out.
@@ -88,18 +100,6 @@ std::filesystem::path server_records_path() {
   return history.empty() ? history : history.parent_path() / "servers";
 }
 
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  char text[11];
-  return std::strftime(text, sizeof text, "%Y-%m-%d", &local) > 0 ? text : "";
-}
-
-std::string version_text() {
-  return fmt::format("nibble {} (commit {}), licence Apache-2.0", NIBBLE_VERSION, build_facts().commit);
-}
-
 template <size_t... kAt>
 Command made_at(size_t at, std::index_sequence<kAt...> /*all*/) {
   Command command;
@@ -115,7 +115,7 @@ void add_surroundings(Options& o) {
   if constexpr (requires { o.model.hub; }) set_hub(o.model.hub);
   if constexpr (requires { o.profiles; }) o.profiles = history_path().parent_path() / "launch";
   if constexpr (requires { o.records; }) o.records = server_records_path();
-  if constexpr (requires { o.history; }) o.history = history_path(), o.date = today();
+  if constexpr (requires { o.history; }) o.history = history_path(), o.date = time_text("%Y-%m-%d", std::time(nullptr));
   if constexpr (requires { o.api_key; }) o.api_key = environment("OPENAI_API_KEY").value_or("");
   if constexpr (requires { o.server_key; }) o.server_key = environment("NIBBLE_API_KEY").value_or("");
   if constexpr (requires { o.environment; }) o.environment = telling_variables();
@@ -143,19 +143,13 @@ void settle_levels(VerifyOptions& o, bool given) {
   if (features) o.levels.push_back(VerifyLevel::kFeatures);
 }
 
-}  // namespace
-
-Command made(CommandId id) {
-  return made_at(static_cast<size_t>(id), std::make_index_sequence<std::variant_size_v<Command>>());
-}
-
-namespace {
-
 std::variant<Command, GreetOptions, Exit> parse_words(std::vector<std::string> words, const std::string& typed) {
   const HelpTopic topic = take_help_topic(words);
   respell_foreign_words(words);
   const CommandWords found = find_command(words);
-  if (found.wants_version) return Exit{kExitOk, version_text() + "\n"};
+  if (found.wants_version)
+    return Exit{kExitOk,
+                fmt::format("nibble {} (commit {}), licence Apache-2.0\n", NIBBLE_VERSION, build_facts().commit)};
   if (found.wants_help) return Exit{kExitOk, help_text(found.command, topic)};
   Command command = made(*found.command);
   std::visit([](auto& options) { add_surroundings(options); }, command);
@@ -183,40 +177,6 @@ std::variant<Command, GreetOptions, Exit> parse_words(std::vector<std::string> w
   }
   return command;
 }
-
-}  // namespace
-
-std::variant<Command, GreetOptions, Exit> parse_command_line(int argc, const char* const* argv) {
-  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
-  if (words.empty()) {
-    GreetOptions greet;
-    add_surroundings(greet);
-    return greet;
-  }
-  return parse_words(std::move(words), typed_command(argc, argv));
-}
-
-backend::CpuIsa cpu_mask() {
-  const auto name = environment("NIBBLE_CPU_MASK");
-  if (!name || name->empty()) return backend::CpuIsa::kAuto;
-  try {
-    return backend::isa_named(*name);
-  } catch (const Error& e) {
-    throw Error(e.code(), "NIBBLE_CPU_MASK: {}", e.what());
-  }
-}
-
-std::optional<backend::cuda::CardArch> card_mask() {
-  const auto name = environment("NIBBLE_CUDA_ARCH");
-  if (!name || name->empty()) return std::nullopt;
-  try {
-    return backend::cuda::card_arch(*name);
-  } catch (const Error& e) {
-    throw Error(e.code(), "NIBBLE_CUDA_ARCH: {}", e.what());
-  }
-}
-
-namespace {
 
 constexpr const char* kBuiltIn = "builtin";
 // The built-in tools and schema are short and have no free text, so that a small model's answers end.
@@ -247,6 +207,24 @@ std::string read_stream(std::FILE* stream, const std::string& name) {
 }
 
 }  // namespace
+
+Command made(CommandId id) {
+  return made_at(static_cast<size_t>(id), std::make_index_sequence<std::variant_size_v<Command>>());
+}
+
+std::variant<Command, GreetOptions, Exit> parse_command_line(int argc, const char* const* argv) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (words.empty()) {
+    GreetOptions greet;
+    add_surroundings(greet);
+    return greet;
+  }
+  return parse_words(std::move(words), typed_command(argc, argv));
+}
+
+backend::CpuIsa cpu_mask() { return named_by("NIBBLE_CPU_MASK", backend::isa_named).value_or(backend::CpuIsa::kAuto); }
+
+std::optional<backend::cuda::CardArch> card_mask() { return named_by("NIBBLE_CUDA_ARCH", backend::cuda::card_arch); }
 
 std::string read_text(const TextInput& input) {
   if (input.file.empty() && input.given) return input.text;

@@ -6,11 +6,11 @@
 #include "backend/run_config.h"
 #include "backend/sampling.h"
 #include "base/mx.h"
-#include "model/eagle3/head.h"
 #include "checkpoint/gguf.h"
-#include "lab/client/workload.h"
 #include "engine/proposer.h"
 #include "hub/http.h"
+#include "lab/client/workload.h"
+#include "model/eagle3/head.h"
 #include "text/conversation.h"
 
 #include <cstdint>
@@ -138,8 +138,7 @@ struct InspectOptions {
   bool plan = false;  // show the kernels of steps instead
   // With plan: decode steps with this many sequences, and steps that read prompts of this length
   std::vector<int64_t> batches = {1, 8};
-  std::vector<int64_t> prompts = {512};
-  std::vector<int64_t> depths = {4096};
+  std::vector<int64_t> prompts = {512}, depths = {4096};
   std::string card;  // one of known_cards(); empty: this machine's, or an H200 if there is none
 };
 
@@ -163,8 +162,7 @@ struct PerplexityOptions {
 struct CompareOptions {
   ModelOptions model;  // its backend is not used
   OutputOptions output;
-  BackendKind a = BackendKind::kReference;
-  BackendKind b = BackendKind::kCpu;
+  BackendKind a = BackendKind::kReference, b = BackendKind::kCpu;
   TextInput prompt;
   double tolerance = 1e-4;
 };
@@ -371,13 +369,11 @@ struct ServeOptions {
   std::vector<std::string> api_keys;
   std::string certificate_file, key_file;
   std::string allowed_origin = "*";
-  int64_t max_body_bytes = int64_t{32} << 20;
-  int64_t max_header_bytes = int64_t{16} << 10;
+  int64_t max_body_bytes = int64_t{32} << 20, max_header_bytes = int64_t{16} << 10;
   int max_connections = 4096;
   int request_timeout = 60;   // seconds, for a body to arrive
   int shutdown_timeout = 30;  // seconds
-  bool log_requests = true;
-  bool log_prompts = false;
+  bool log_requests = true, log_prompts = false;
   LogFormat log_format = LogFormat::kAuto;
   std::string date;               // empty: today
   std::filesystem::path records;  // where this server records itself for nibble ps; empty: nowhere

@@ -81,19 +81,56 @@ class TurnPrinter {
     bool shows_reasoning = false;  // while it arrives; otherwise a terminal gets one line about it, a pipe nothing
   };
   TurnPrinter(Terminal& terminal, const Setup& setup) : terminal_(terminal), setup_(setup) {}
-
-  void take(const std::vector<text::Event>& events);
+  void take(const std::vector<text::Event>& events) {
+    for (const text::Event& event : events) std::visit([this](const auto& e) { on(e); }, event);
+  }
   void count_token() { ++tokens_; }  // one of text came
   [[nodiscard]] std::vector<text::Message> messages() && { return std::move(messages_); }
 
  private:
-  void on(const text::MessageStarted& started);
-  void on(const text::TextDelta& delta);
-  void on(const text::MessageEnded&);
-  void on(text::Repair) {}
+  void on(const text::MessageStarted& started) {
+    messages_.push_back(started.header.message());
+    text_.clear();
+    tokens_ = 0;
+    started_ = std::chrono::steady_clock::now();
+    if (const auto& recipient = started.header.recipient) show(fmt::format("→ {} ", *recipient));
+  }
 
-  [[nodiscard]] bool folds() const;
-  void show(const std::string& text);
+  void on(const text::TextDelta& delta) {
+    text_ += delta.text;
+    if (folds())
+      terminal_.status(fmt::format("thinking, {} tokens", tokens_));
+    else
+      show(delta.text);
+  }
+
+  void on(const text::MessageEnded&) {
+    messages_.back().content = {text_};
+    if (!setup_.prints) return;
+    terminal_.end_progress();
+    if (folds()) {
+      if (!terminal_.on_terminal()) return;  // a pipe gets the answer
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started_;
+      terminal_.print(terminal_.dim(fmt::format("thought for {:.1f} s, {} tokens", took.count(), tokens_)) + "\n");
+    } else {
+      terminal_.print(markdown_.finish() + "\n");
+    }
+  }
+
+  void on(text::Repair) {}
+  [[nodiscard]] bool folds() const {
+    const text::Message& m = messages_.back();
+    return !setup_.shows_reasoning && m.channel == text::kAnalysisChannel && !m.recipient;
+  }
+
+  void show(const std::string& text) {
+    if (!setup_.prints) return;
+    const bool answer = messages_.back().channel == text::kFinalChannel;
+    if (answer && terminal_.colors())
+      terminal_.print(markdown_.push(terminal_.safe(text)));
+    else
+      terminal_.print_foreign(text, !answer);
+  }
 
   Terminal& terminal_;
   const Setup setup_;
@@ -103,59 +140,6 @@ class TurnPrinter {
   int64_t tokens_ = 0;  // so far
   std::chrono::steady_clock::time_point started_{};
 };
-
-void TurnPrinter::take(const std::vector<text::Event>& events) {
-  for (const text::Event& event : events) std::visit([this](const auto& e) { on(e); }, event);
-}
-
-void TurnPrinter::on(const text::MessageStarted& started) {
-  const text::MessageHeader& h = started.header;
-  messages_.push_back({.role = h.role,
-                       .name = h.name,
-                       .recipient = h.recipient,
-                       .channel = h.channel,
-                       .content_type = h.content_type,
-                       .content = {}});
-  text_.clear();
-  tokens_ = 0;
-  started_ = std::chrono::steady_clock::now();
-  if (h.recipient) show(fmt::format("→ {} ", *h.recipient));
-}
-
-void TurnPrinter::on(const text::TextDelta& delta) {
-  text_ += delta.text;
-  if (folds())
-    terminal_.status(fmt::format("thinking, {} tokens", tokens_));
-  else
-    show(delta.text);
-}
-
-void TurnPrinter::on(const text::MessageEnded&) {
-  messages_.back().content = {text_};
-  if (!setup_.prints) return;
-  terminal_.end_progress();
-  if (folds()) {
-    if (!terminal_.on_terminal()) return;  // a pipe gets the answer
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started_;
-    terminal_.print(terminal_.dim(fmt::format("thought for {:.1f} s, {} tokens", took.count(), tokens_)) + "\n");
-  } else {
-    terminal_.print(markdown_.finish() + "\n");
-  }
-}
-
-bool TurnPrinter::folds() const {
-  const text::Message& m = messages_.back();
-  return !setup_.shows_reasoning && m.channel == text::kAnalysisChannel && !m.recipient;
-}
-
-void TurnPrinter::show(const std::string& text) {
-  if (!setup_.prints) return;
-  const bool answer = messages_.back().channel == text::kFinalChannel;
-  if (answer && terminal_.colors())
-    terminal_.print(markdown_.push(terminal_.safe(text)));
-  else
-    terminal_.print_foreign(text, !answer);
-}
 
 class Chat {
  public:

@@ -1,4 +1,5 @@
 #include "app/run/run.h"
+#include "base/ascii.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,9 +15,7 @@ constexpr std::pair<unsigned, std::string_view> kStyleCodes[] = {
 constexpr size_t kMaxHeld = 400;
 constexpr std::string_view kMarks = "`*_\\", kBlockMarks = ">`~#-*_+", kPlain = "\x1b[0m";
 
-bool is_ascii_word(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
+bool is_ascii_word(char c) { return is_word_char(c, "_"); }
 
 size_t run_length(std::string_view text, size_t at) {
   const size_t end = text.find_first_not_of(text[at], at);
@@ -26,8 +25,7 @@ size_t run_length(std::string_view text, size_t at) {
 // What a line's next mark turns out to be: `taken` bytes, of which [open, taken - open) are shown in the style. Nothing
 // taken: more text is needed.
 struct Mark {
-  size_t taken = 0;
-  size_t open = 0;
+  size_t taken = 0, open = 0;
   unsigned style = 0;
 };
 

@@ -54,13 +54,12 @@ std::string read_prompt(const TextInput& input, std::string_view between, Termin
 engine::Request make_request(const GenerateOptions& options, const model::ModelConfig& config, int64_t context,
                              std::vector<int32_t> prompt) {
   backend::validate(options.sampling, config.dims.vocab);
-  if (std::ssize(prompt) >= context) {
+  if (std::ssize(prompt) >= context)
     throw Error(
         Code::kInvalidRequest,
         "want at most {} prompt tokens, found {}: the context (--max-model-len) of {} holds the prompt and what "
         "is generated",
         context - 1, prompt.size(), context);
-  }
   return {.prompt = std::move(prompt),
           .max_tokens = options.max_tokens > 0 ? options.max_tokens : std::numeric_limits<int64_t>::max(),
           .sampling = options.sampling,

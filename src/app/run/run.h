@@ -35,8 +35,7 @@ namespace nibble::app {
 // `stop_string`: the text ended at a stop string. The engine only knows that the receiver had enough.
 struct Outcome {
   engine::Finished finished;
-  bool stop_string = false;
-  bool interrupted = false;
+  bool stop_string = false, interrupted = false;
 };
 
 // "stop", "length", "context" or "interrupted".

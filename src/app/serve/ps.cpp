@@ -1,5 +1,6 @@
 #include "app/serve/server_record.h"
 
+#include "app/options/option.h"
 #include "app/setup/commands.h"
 #include "app/setup/terminal.h"
 #include "base/read_json.h"
@@ -83,12 +84,9 @@ constexpr auto kBetween = std::chrono::milliseconds(500);  // between the two re
 
 // One value of Prometheus' text; the name with its prefix.
 double value_of(std::string_view text, std::string_view name) {
-  for (size_t at = 0; at < text.size();) {
-    const std::string_view line = text.substr(at, text.find('\n', at) - at);
-    at += line.size() + 1;
+  for (const std::string& line : split(text, '\n'))
     if (line.starts_with(name) && line.substr(name.size(), 1) == "{")
-      return std::strtod(std::string(line.substr(line.rfind(' ') + 1)).c_str(), nullptr);
-  }
+      return std::strtod(line.substr(line.rfind(' ') + 1).c_str(), nullptr);
   return 0;
 }
 
@@ -143,7 +141,7 @@ std::string time_since(int64_t since) {
 
 void print_json(const std::vector<SeenServer>& rows, Terminal& terminal) {
   nlohmann::ordered_json json = {{"servers", nlohmann::json::array()}};
-  for (const SeenServer& row : rows) {
+  for (const SeenServer& row : rows)
     json["servers"].push_back({{"pid", row.server.pid},
                                {"model", row.server.model},
                                {"url", row.server.url},
@@ -153,7 +151,6 @@ void print_json(const std::vector<SeenServer>& rows, Terminal& terminal) {
                                {"waiting", row.waiting},
                                {"kv_cache_usage", row.kv_share},
                                {"tokens_per_second", row.tokens_per_second}});
-  }
   terminal.print_json(json);
 }
 
@@ -207,12 +204,11 @@ int execute(const PsOptions& options) {
   }
   terminal.print(fmt::format("{:>8}  {:<{}}  {:<{}}  {:>10}  {:<9}  {:>7}  {:>7}  {:>5}  {:>7}\n", "PID", "MODEL",
                              model, "URL", url, "UP", "STATE", "RUNNING", "WAITING", "KV", "TOK/S"));
-  for (const SeenServer& row : rows) {
+  for (const SeenServer& row : rows)
     terminal.print(fmt::format("{:>8}  {:<{}}  {:<{}}  {:>10}  {:<9}  {:>7}  {:>7}  {:>3.0f} %  {:>7.1f}\n",
                                row.server.pid, terminal.safe(row.server.model), model, terminal.safe(row.server.url),
                                url, time_since(row.server.since), row.state, row.running, row.waiting,
                                100 * row.kv_share, row.tokens_per_second));
-  }
   return kExitOk;
 }
 

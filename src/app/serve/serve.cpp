@@ -1,8 +1,7 @@
 // nibble serve, in order: refuse what cannot be served (the name, the backend, the flags; a model of the Hub is fetched
 // here), open the port, load the model (too little memory and damaged files are refused here), publish it, serve until
-// a signal comes. Once the port is
-// open and until the model is published, the chat page, /ping, /version and /metrics answer; /health and requests get
-// 503. A rank above 0 of several processes follows instead and opens no port.
+// a signal comes. Once the port is open and until the model is published, the chat page, /ping, /version and /metrics
+// answer; /health and requests get 503. A rank above 0 of several processes follows instead and opens no port.
 
 #include "app/serve/server_record.h"
 
@@ -19,6 +18,7 @@
 #include "app/setup/terminal.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/error.h"
+#include "base/time_text.h"
 #include "convert/inspect.h"
 #include "engine/engine.h"
 #include "engine/replicas.h"
@@ -36,11 +36,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <ctime>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -53,13 +51,6 @@ namespace nibble::app {
 namespace {
 
 using server::Json;
-
-std::string time_text(const char* format, std::time_t time) {
-  std::tm local{};
-  localtime_r(&time, &local);
-  char text[40];
-  return {text, std::strftime(text, sizeof text, format, &local)};
-}
 
 std::string milliseconds(const Json& value) {
   return value.is_number() ? fmt::format("{:.0f} ms", value.get<double>()) : std::string("-");

@@ -21,12 +21,11 @@ int64_t amx_tile_size(int64_t cols) { return cols / kMxBlock * int64_t{sizeof(Bf
 void prepare_amx_tile(const PrepareTileArgs& args) {
   auto* blocks = reinterpret_cast<Bf16Block*>(args.out);
   const __m512i order = pair_order(args.format);
-  for (size_t t = 0; t < kLaneTokens; ++t) {
+  for (size_t t = 0; t < kLaneTokens; ++t)
     for (int64_t b = args.first; b < args.last; ++b) {
       const __m512i values = t < args.x.size() ? nearest_bf16(args.x[t] + b * kMxBlock) : _mm512_setzero_si512();
       _mm512_store_si512(blocks[b].values[t], _mm512_permutexvar_epi16(order, values));
     }
-  }
 }
 
 Kernels with_amx(Kernels avx512) {

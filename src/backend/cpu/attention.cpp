@@ -37,10 +37,9 @@ Attention::Attention(const BackendConfig& config, const Kernels& kernels, Activa
       paired_(activations == Activations::kInt8 && dims_.head_dim == kPageTokens ? kernels.int8->paired : nullptr),
       pool_(pool),
       group_(config.dims.heads / config.dims.kv_heads) {
-  if (group_ > kMaxGroup) {
+  if (group_ > kMaxGroup)
     throw Error(Code::kUnsupported, "num_attention_heads: want at most {} times num_key_value_heads, found {} and {}",
                 kMaxGroup, dims_.heads, dims_.kv_heads);
-  }
   const int64_t pages = *std::max_element(config.kv_pages.begin(), config.kv_pages.end());
   const int64_t ranges = std::max<int64_t>(kBlocksTogether * kRangePages, pages / kRangePages + 2);
   partials_ = Buffer(ranges * dims_.kv_heads * partial_floats(kAttendTokens) * int64_t{sizeof(float)});
@@ -100,9 +99,8 @@ void Attention::attend(std::span<const Block> blocks, const Args& args) {
       attend_range(args, blocks[item.block], i / count, {item.range, item.range + 1, range.thread_idx});
     }
   });
-  pool_.parallel_for(static_cast<int64_t>(blocks.size()) * dims_.kv_heads, [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i)
-      join(args, blocks[static_cast<size_t>(i / dims_.kv_heads)], i % dims_.kv_heads);
+  pool_.parallel_each(static_cast<int64_t>(blocks.size()) * dims_.kv_heads, [&](int64_t i) {
+    join(args, blocks[static_cast<size_t>(i / dims_.kv_heads)], i % dims_.kv_heads);
   });
 }
 
@@ -123,8 +121,8 @@ void Attention::attend_range(const Args& args, const Block& block, int64_t kv_he
   const float* q = args.q + block.first_token * width + kv_head * group_ * dim;
   const bool heads_apart = by_head(block);
   const int step = heads_apart ? kSetTokens : 1;
-  for (int64_t head = 0; head < (heads_apart ? group_ : 1); ++head) {
-    for (int token = 0; token < block.tokens; token += step) {
+  for (int64_t head = 0; head < (heads_apart ? group_ : 1); ++head)
+    for (int token = 0; token < block.tokens; token += step)
       attend_set(args,
                  {.q = q + token * width + head * dim,
                   .q_stride = heads_apart ? width : dim,
@@ -133,8 +131,6 @@ void Attention::attend_range(const Args& args, const Block& block, int64_t kv_he
                   .step = heads_apart ? 1 : 0,
                   .query = query(block, token, head)},
                  pages, sums, scores);
-    }
-  }
 }
 
 Attention::Pages Attention::read(const Args& args, const Block& block, int64_t kv_head, IndexRange range) const {
@@ -256,11 +252,10 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
     return next < count ? pages.keys[static_cast<size_t>(first + next)]
                         : pages.values[static_cast<size_t>(first + next - count)];
   };
-  for (int p = first; p <= last; ++p) {
+  for (int p = first; p <= last; ++p)
     kernels_.accumulate({.a = set.q,
                          .a_stride = set.q_stride,
                          .rows = set.rows,
-                         .from = 0,
                          .to = static_cast<int>(dim),
                          .b = pages.keys[static_cast<size_t>(p)],
                          .b_stride = kPageTokens,
@@ -270,9 +265,8 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
                          .c_stride = kRangeTokens,
                          .from_zero = true,
                          .next = next_of(p - first)});
-  }
   weigh(args, set, pages, partial, scores);
-  for (int p = first; p <= last; ++p) {
+  for (int p = first; p <= last; ++p)
     kernels_.accumulate({.a = scores + p * kPageTokens,
                          .a_stride = kRangeTokens,
                          .rows = set.rows,
@@ -286,7 +280,6 @@ void Attention::attend_set(const Args& args, const Set& set, const Pages& pages,
                          .c_stride = partial.stride * dim,
                          .from_zero = p == first,
                          .next = next_of(count + p - first)});
-  }
 }
 
 void Attention::attend_paired(const Args& args, const PairedSet& of, const Pages& pages, const Partial& partial,
@@ -333,7 +326,6 @@ void Attention::join(const Args& args, const Block& block, int64_t kv_head) cons
       kernels_.accumulate({.a = weights.data(),
                            .a_stride = ranges,
                            .rows = 1,
-                           .from = 0,
                            .to = static_cast<int>(ranges),
                            .b = all.values + at * dim,
                            .b_stride = dim,

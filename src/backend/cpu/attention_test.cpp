@@ -3,6 +3,7 @@
 #include "backend/kv_dtype.h"
 #include "backend/testing/kv_half_byte.h"
 #include "base/random.h"
+#include "base/testing/normal.h"
 
 #include <gtest/gtest.h>
 

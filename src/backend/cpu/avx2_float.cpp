@@ -2,8 +2,8 @@
 // order of `arrange`, however many tokens share the weights: so neighbours change no bit. In formats of blocks its
 // links are blocks: each is summed as the codes' integers times the tokens' values, then scaled.
 #include "backend/cpu/ahead.h"
-#include "backend/cpu/x86.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/x86.h"
 #include "base/dtype.h"
 
 #include <hwy/base.h>
@@ -77,25 +77,19 @@ template <WeightFormat kFormat>
 struct BlockReader;
 
 template <>
-struct BlockReader<WeightFormat::kMxfp4> {
-  static constexpr int kBlockBytes = 16;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kMxfp4> : RowBytes {
   [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode(values + block * 16); }
   [[nodiscard]] __m256 scale(int64_t block) const { return _mm256_broadcast_ss(&kHalfScales[scales[block]]); }
 };
 
 template <>
-struct BlockReader<WeightFormat::kGgmlMxfp4> {
-  static constexpr int kBlockBytes = 17;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kGgmlMxfp4> : RowBytes {
   [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode_ggml(values + block * 17 + 1); }
   [[nodiscard]] __m256 scale(int64_t block) const { return _mm256_broadcast_ss(&kHalfScales[values[block * 17]]); }
 };
 
 template <>
-struct BlockReader<WeightFormat::kGgmlQ8> {
-  static constexpr int kBlockBytes = 34;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kGgmlQ8> : RowBytes {
   [[nodiscard]] Weights at(int64_t block) const { return widen(values + block * 34 + 2); }
   [[nodiscard]] __m256 scale(int64_t block) const {
     int16_t bits = 0;
@@ -105,9 +99,7 @@ struct BlockReader<WeightFormat::kGgmlQ8> {
 };
 
 template <>
-struct BlockReader<WeightFormat::kMxfp8> {
-  static constexpr int kBlockBytes = 32;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kMxfp8> : RowBytes {
   // The code's bits moved to those of an F16 make a value 2^8 too small, subnormals included; NaN's what would be 480.
   [[nodiscard]] Weights at(int64_t block) const {
     const __m256 nan = _mm256_set1_ps(480.0f / 256), sign = _mm256_set1_ps(-0.0f), up = _mm256_set1_ps(256.0f);
@@ -126,9 +118,7 @@ struct BlockReader<WeightFormat::kMxfp8> {
 
 // Formats without blocks: rows may have a last one that is short, which at() does not see.
 template <>
-struct BlockReader<WeightFormat::kBf16> {
-  static constexpr int kBlockBytes = 64;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kBf16> : RowBytes {
   [[nodiscard]] Weights at(int64_t block) const {
     Weights w;
 #pragma GCC unroll 4
@@ -143,9 +133,7 @@ struct BlockReader<WeightFormat::kBf16> {
 };
 
 template <>
-struct BlockReader<WeightFormat::kF16> {
-  static constexpr int kBlockBytes = 64;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kF16> : RowBytes {
   [[nodiscard]] Weights at(int64_t block) const {
     Weights w;
 #pragma GCC unroll 4
@@ -157,9 +145,7 @@ struct BlockReader<WeightFormat::kF16> {
 };
 
 template <>
-struct BlockReader<WeightFormat::kF32> {
-  static constexpr int kBlockBytes = 128;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kF32> : RowBytes {
   [[nodiscard]] Weights at(int64_t block) const {
     Weights w;
 #pragma GCC unroll 4
@@ -184,7 +170,7 @@ BlockReader<kFormat> row_at(const WeightRows& w, int row) {
 template <WeightFormat kFormat>
 void decode_tail(const BlockReader<kFormat>& row, int64_t cols, float* out) {
   const int64_t first = cols / kMxBlock * kMxBlock;
-  constexpr int kBytes = BlockReader<kFormat>::kBlockBytes / kMxBlock;
+  constexpr int kBytes = kBlockBytes<kFormat> / kMxBlock;
   for (int64_t i = 0; i < kMxBlock; ++i)
     out[i] = first + i < cols ? BlockReader<kFormat>::value(row.values + (first + i) * kBytes) : 0.0f;
 }
@@ -227,7 +213,7 @@ void multiply_fused(const MultiplyArgs& args, const float* const* x, float* out)
 #pragma GCC unroll 4
       for (__m256& sum : of_row) sum = _mm256_setzero_ps();
     for (int64_t b = 0; b < blocks; ++b) {
-      ahead.fetch_next<kRows * BlockReader<kFormat>::kBlockBytes, true>();
+      ahead.fetch_next<kRows * kBlockBytes<kFormat>, true>();
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const Weights weights = rows[r].at(b);
@@ -315,11 +301,7 @@ void multiply_strips(Dense& dense, int rows, int blocks, std::span<const float* 
   for (int t = 0; t < tokens; t += kDenseTokens) {  // the rows stay in the first cache, too
     for (int first = 0; first < rows; first += kDenseRows) {
       const Strip strip{dense.w[first], dense.scales[first], blocks, dense.sums[t][first]};
-      switch (tokens - t) {
-        case 1: multiply_strip<kScaled, 1>(strip, x.data() + t); break;
-        case 2: multiply_strip<kScaled, 2>(strip, x.data() + t); break;
-        default: multiply_strip<kScaled, kDenseTokens>(strip, x.data() + t);
-      }
+      with_count<kDenseTokens>(tokens - t, [&](auto count) { multiply_strip<kScaled, count>(strip, x.data() + t); });
     }
   }
 }
@@ -370,25 +352,12 @@ void multiply_format(const MultiplyArgs& args) {
   for (int t = 0; t < tokens; t += kFusedTokens) {  // the next time the rows come from a cache
     const float* const* x = args.x.data() + t;
     float* out = args.out + t * kTileRows;
-    switch (tokens - t) {
-      case 1: multiply_fused<kFormat, 1>(args, x, out); break;
-      case 2: multiply_fused<kFormat, 2>(args, x, out); break;
-      case 3: multiply_fused<kFormat, 3>(args, x, out); break;
-      default: multiply_fused<kFormat, kFusedTokens>(args, x, out);
-    }
+    with_count<kFusedTokens>(tokens - t, [&](auto count) { multiply_fused<kFormat, count>(args, x, out); });
   }
 }
 
 void multiply(const MultiplyArgs& args) {
-  switch (args.w.format) {
-    case WeightFormat::kBf16: return multiply_format<WeightFormat::kBf16>(args);
-    case WeightFormat::kF16: return multiply_format<WeightFormat::kF16>(args);
-    case WeightFormat::kF32: return multiply_format<WeightFormat::kF32>(args);
-    case WeightFormat::kMxfp4: return multiply_format<WeightFormat::kMxfp4>(args);
-    case WeightFormat::kMxfp8: return multiply_format<WeightFormat::kMxfp8>(args);
-    case WeightFormat::kGgmlMxfp4: return multiply_format<WeightFormat::kGgmlMxfp4>(args);
-    case WeightFormat::kGgmlQ8: return multiply_format<WeightFormat::kGgmlQ8>(args);
-  }
+  with_format(args.w.format, [&](auto format) { multiply_format<format>(args); });
 }
 
 bool arranges(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4; }

@@ -337,10 +337,9 @@ void multiply_lanes(const MultiplyPreparedArgs& args) {
     const Strip<Form> strip{decoded, first, std::min(Strip<Form>::kMostBlocks, blocks - first), ahead_bytes};
     for (int64_t b = 0; b < strip.blocks; ++b)
       for (size_t v = 0; v < kLaneVectors; ++v) decode_lanes<kFormat>(rows[v], first + b, v, decoded[b]);
-    for (int t = 0; t < args.tokens; t += 2) {
+    for (int t = 0; t < args.tokens; t += 2)
       (t + 1 < args.tokens ? multiply_strip<Form, 2> : multiply_strip<Form, 1>)(strip, args.x.data() + t, ahead,
                                                                                 sums.data() + t * kTileRows);
-    }
   }
   store_lanes(args, sums.data());
 }

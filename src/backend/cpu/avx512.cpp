@@ -78,25 +78,19 @@ struct Fp4 {
 };
 
 template <>
-struct BlockReader<WeightFormat::kMxfp4> {
-  static constexpr int kBlockBytes = 16;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kMxfp4> : RowBytes {
   [[nodiscard]] Weights at(int64_t block) const { return Fp4::decode(values + block * 16, scales[block]); }
 };
 
 template <>
-struct BlockReader<WeightFormat::kGgmlMxfp4> {
-  static constexpr int kBlockBytes = 17;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kGgmlMxfp4> : RowBytes {
   [[nodiscard]] Weights at(int64_t block) const {
     return Fp4::decode_ggml(values + block * 17 + 1, values[block * 17]);
   }
 };
 
 template <>
-struct BlockReader<WeightFormat::kGgmlQ8> {
-  static constexpr int kBlockBytes = 34;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kGgmlQ8> : RowBytes {
   [[nodiscard]] Weights at(int64_t block) const {
     const uint8_t* p = values + block * 34;
     uint16_t bits = 0;
@@ -111,9 +105,7 @@ struct BlockReader<WeightFormat::kGgmlQ8> {
 };
 
 template <>
-struct BlockReader<WeightFormat::kMxfp8> {
-  static constexpr int kBlockBytes = 32;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kMxfp8> : RowBytes {
   [[nodiscard]] Weights at(int64_t block) const {
     // The code's bits moved to those of an F16 make a value 2^8 too small, subnormals included.
     const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(values + block * 32));
@@ -131,9 +123,7 @@ struct BlockReader<WeightFormat::kMxfp8> {
 
 // Formats without blocks also have rows whose last block is short.
 template <>
-struct BlockReader<WeightFormat::kBf16> {
-  static constexpr int kBlockBytes = 64;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kBf16> : RowBytes {
   static __m512 wide(__m256i half) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16)); }
   [[nodiscard]] Weights at(int64_t block, uint32_t mask = ~0u) const {
     const __m512i bits = _mm512_maskz_loadu_epi16(mask, values + block * 64);
@@ -142,9 +132,7 @@ struct BlockReader<WeightFormat::kBf16> {
 };
 
 template <>
-struct BlockReader<WeightFormat::kF16> {
-  static constexpr int kBlockBytes = 64;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kF16> : RowBytes {
   [[nodiscard]] Weights at(int64_t block, uint32_t mask = ~0u) const {
     const __m512i bits = _mm512_maskz_loadu_epi16(mask, values + block * 64);
     return {_mm512_cvtph_ps(_mm512_castsi512_si256(bits)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1))};
@@ -152,9 +140,7 @@ struct BlockReader<WeightFormat::kF16> {
 };
 
 template <>
-struct BlockReader<WeightFormat::kF32> {
-  static constexpr int kBlockBytes = 128;
-  const uint8_t *values, *scales;
+struct BlockReader<WeightFormat::kF32> : RowBytes {
   [[nodiscard]] Weights at(int64_t block, uint32_t mask = ~0u) const {
     const uint8_t* p = values + block * 128;
     return {_mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), p),
@@ -209,7 +195,7 @@ void multiply_fused(const MultiplyArgs& args, const float* const* x, float* out)
     Ahead ahead(w, args.next, first + Ahead::rows_ahead(w, kRows));
     Sums<kTokens> sums;
     for (int64_t b = 0; b < blocks; ++b) {
-      ahead.fetch_next<kRows * BlockReader<kFormat>::kBlockBytes, true>();
+      ahead.fetch_next<kRows * kBlockBytes<kFormat>, true>();
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const Weights weights = rows[static_cast<size_t>(r)].at(b);
@@ -292,14 +278,7 @@ void multiply_many(const MultiplyArgs& args) {
     for (int t = 0; t < tokens; t += kDenseTokens) {
       const float* const* x = args.x.data() + t;
       float* out = args.out + t * kTileRows + first;
-      switch (tokens - t) {
-        case 1: multiply_decoded<1>(decoded, x, out); break;
-        case 2: multiply_decoded<2>(decoded, x, out); break;
-        case 3: multiply_decoded<3>(decoded, x, out); break;
-        case 4: multiply_decoded<4>(decoded, x, out); break;
-        case 5: multiply_decoded<5>(decoded, x, out); break;
-        default: multiply_decoded<kDenseTokens>(decoded, x, out);
-      }
+      with_count<kDenseTokens>(tokens - t, [&](auto count) { multiply_decoded<count>(decoded, x, out); });
     }
   }
 }
@@ -311,25 +290,12 @@ void multiply_format(const MultiplyArgs& args) {
   for (int t = 0; t < tokens; t += kFusedTokens) {  // the second time the rows come from the first cache
     const float* const* x = args.x.data() + t;
     float* out = args.out + t * kTileRows;
-    switch (tokens - t) {
-      case 1: multiply_fused<kFormat, 1>(args, x, out); break;
-      case 2: multiply_fused<kFormat, 2>(args, x, out); break;
-      case 3: multiply_fused<kFormat, 3>(args, x, out); break;
-      default: multiply_fused<kFormat, kFusedTokens>(args, x, out);
-    }
+    with_count<kFusedTokens>(tokens - t, [&](auto count) { multiply_fused<kFormat, count>(args, x, out); });
   }
 }
 
 void multiply(const MultiplyArgs& args) {
-  switch (args.w.format) {
-    case WeightFormat::kBf16: return multiply_format<WeightFormat::kBf16>(args);
-    case WeightFormat::kF16: return multiply_format<WeightFormat::kF16>(args);
-    case WeightFormat::kF32: return multiply_format<WeightFormat::kF32>(args);
-    case WeightFormat::kMxfp4: return multiply_format<WeightFormat::kMxfp4>(args);
-    case WeightFormat::kMxfp8: return multiply_format<WeightFormat::kMxfp8>(args);
-    case WeightFormat::kGgmlMxfp4: return multiply_format<WeightFormat::kGgmlMxfp4>(args);
-    case WeightFormat::kGgmlQ8: return multiply_format<WeightFormat::kGgmlQ8>(args);
-  }
+  with_format(args.w.format, [&](auto format) { multiply_format<format>(args); });
 }
 
 bool arranges(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4; }

@@ -5,8 +5,6 @@
 #include "backend/cpu/ahead.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/x86.h"
-#include "base/dtype.h"
-#include "base/mx.h"
 
 #include <hwy/base.h>
 #include <immintrin.h>

@@ -8,8 +8,7 @@ HWY_PUSH_ATTRIBUTES(NIBBLE_AVX512_TARGET)
 namespace nibble::backend::cpu {
 namespace {
 
-constexpr int kRows = 8;         // of weights that share what is loaded of the tokens
-constexpr int kBlockBytes = 34;  // of Q8_0
+constexpr int kRows = 8;  // of weights that share what is loaded of the tokens
 
 // 32 values of as many tokens as a vector holds, kDwords lanes each.
 template <int kDwords>
@@ -82,7 +81,7 @@ void multiply_group(const MultiplyPreparedArgs& args, int first, const TokenBloc
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) sum[r] = _mm512_setzero_ps();
   for (int64_t b = 0; b < args.w.cols / kMxBlock; ++b) {
-    ahead.fetch_next<kRows * kBlockBytes, false>();
+    ahead.fetch_next<kRows * kBlockBytes<WeightFormat::kGgmlQ8>, false>();
     const __m512i ends = _mm512_load_si512(x[b].ends);
     const __m512i start = _mm512_maskz_mov_epi32(kDwords == 4 ? 0x1111 : 0x5555, ends);
     const __m512 scale = _mm512_castsi512_ps(_mm512_shuffle_epi32(ends, kDwords == 4 ? _MM_PERM_BBBB : _MM_PERM_DDBB));
@@ -91,7 +90,7 @@ void multiply_group(const MultiplyPreparedArgs& args, int first, const TokenBloc
     for (int s = 0; s < Block::kSteps; ++s) values[s] = _mm512_load_si512(x[b].values[s]);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const uint8_t* at = rows[static_cast<size_t>(r)] + b * kBlockBytes;
+      const uint8_t* at = rows[static_cast<size_t>(r)] + b * kBlockBytes<WeightFormat::kGgmlQ8>;
       __m512i dot = start;
 #pragma GCC unroll 4
       for (int s = 0; s < Block::kSteps; ++s) {

@@ -29,12 +29,11 @@ void screen_tokens(const ScreenArgs& args) {
     codes[3] = _mm512_or_si512(codes[3], _mm512_and_si512(_mm512_srli_epi16(codes[2], 2), _mm512_set1_epi8(0x30)));
     for (int j = 0; j < 3; ++j) codes[j] = _mm512_and_si512(codes[j], six);
     for (int j = 0; j < kPlanes; ++j) {
-      for (int t = 0; t < kTokens; ++t) {
+      for (int t = 0; t < kTokens; ++t)
         for (int d = 0; d < 2; ++d) {
           const __m512i four = _mm512_castps_si512(_mm512_set1_ps(screen_four(x + ((j * kTokens + t) * 2 + d) * 4)));
           sums[t][d][j % kChains] = _mm512_dpbusd_epi32(sums[t][d][j % kChains], codes[j], four);
         }
-      }
     }
   }
   for (int t = 0; t < kTokens; ++t)

@@ -1,6 +1,5 @@
 #include "backend/cpu/cpu_backend.h"
 
-#include "backend/kv_dtype.h"
 #include "backend/cpu/attention.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/kv_cache.h"
@@ -8,6 +7,7 @@
 #include "backend/cpu/loaded_weight.h"
 #include "backend/cpu/moe.h"
 #include "backend/cpu/screen.h"
+#include "backend/kv_dtype.h"
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/machine.h"
@@ -143,15 +143,13 @@ class CpuBackend final : public Backend {
 
   void attend(const AttendArgs& args) override {
     cpu::KvCache& cache = kv_[static_cast<size_t>(args.layer_idx)];
-    pool_.parallel_for(tokens_, [&](IndexRange range) {
-      for (int64_t t = range.begin; t < range.end; ++t) {
-        const int32_t position = args.positions[static_cast<size_t>(t)];
-        float *const q = q_.data() + t * dims_.q_width(), *const k = k_.data() + t * dims_.kv_width();
-        float* const v = v_.data() + t * dims_.kv_width();
-        rope(q, k, position);
-        if (fp8_attention_) round_query(std::span(q, static_cast<size_t>(dims_.q_width())));
-        cache.write(args.kv_slots[static_cast<size_t>(t)], k, v);
-      }
+    pool_.parallel_each(tokens_, [&](int64_t t) {
+      const int32_t position = args.positions[static_cast<size_t>(t)];
+      float *const q = q_.data() + t * dims_.q_width(), *const k = k_.data() + t * dims_.kv_width();
+      float* const v = v_.data() + t * dims_.kv_width();
+      rope(q, k, position);
+      if (fp8_attention_) round_query(std::span(q, static_cast<size_t>(dims_.q_width())));
+      cache.write(args.kv_slots[static_cast<size_t>(t)], k, v);
     });
     attention_.run({.cache = cache,
                     .rows = args.rows,
@@ -226,12 +224,10 @@ class CpuBackend final : public Backend {
     if (args.rows.data() != draws_.data()) need_logits();
     std::vector<DrawnToken> drawn = drawn_;
     drawn.resize(args.rows.size());
-    pool_.parallel_for(drawn_.empty() ? logit_rows_ : 0, [&](IndexRange range) {
-      for (int64_t r = range.begin; r < range.end; ++r) {
-        DrawnToken& own = drawn[static_cast<size_t>(r)];
-        own = draw(logits_row(r), args.rows[static_cast<size_t>(r)]);
-        if (config_.head) own.token = config_.head->target_id(own.token);
-      }
+    pool_.parallel_each(drawn_.empty() ? logit_rows_ : 0, [&](int64_t r) {
+      DrawnToken& own = drawn[static_cast<size_t>(r)];
+      own = draw(logits_row(r), args.rows[static_cast<size_t>(r)]);
+      if (config_.head) own.token = config_.head->target_id(own.token);
     });
     sampled_ = {std::move(sampled_.back()), std::move(drawn)};
     return ++ticket_;
@@ -338,13 +334,11 @@ class CpuBackend final : public Backend {
 
   void add_delta_and_norm(WeightHandle norm) {
     const std::span<const float> scale = vector(norm);
-    pool_.parallel_for(tokens_, [&](IndexRange range) {
-      for (int64_t t = range.begin; t < range.end; ++t) {
-        float* const x = residual_.data() + t * dims_.hidden;
-        const float* const delta = delta_.data() + t * dims_.hidden;
-        for (int64_t d = 0; d < dims_.hidden; ++d) x[d] += delta[d];
-        rmsnorm(x, scale, normed_.data() + t * dims_.hidden);
-      }
+    pool_.parallel_each(tokens_, [&](int64_t t) {
+      float* const x = residual_.data() + t * dims_.hidden;
+      const float* const delta = delta_.data() + t * dims_.hidden;
+      for (int64_t d = 0; d < dims_.hidden; ++d) x[d] += delta[d];
+      rmsnorm(x, scale, normed_.data() + t * dims_.hidden);
     });
   }
 
@@ -389,14 +383,12 @@ class CpuBackend final : public Backend {
 
   // What a head's first layer reads: the embedding, which is in read_, and the feature, both normed.
   void norm_beside_embedding(const LayerWeights& w) {
-    pool_.parallel_for(tokens_, [&](IndexRange range) {
-      for (int64_t t = range.begin; t < range.end; ++t) {
-        float* const embedding = read_.data() + t * 2 * dims_.hidden;
-        float *const normed = embedding + dims_.hidden, *const residual = residual_.data() + t * dims_.hidden;
-        rmsnorm(embedding, vector(w[WeightRole::kAttnNorm]), embedding);
-        rmsnorm(residual, vector(w[WeightRole::kHiddenNorm]), normed);
-        if (config_.head->norm_before_residual) std::copy_n(normed, dims_.hidden, residual);
-      }
+    pool_.parallel_each(tokens_, [&](int64_t t) {
+      float* const embedding = read_.data() + t * 2 * dims_.hidden;
+      float *const normed = embedding + dims_.hidden, *const residual = residual_.data() + t * dims_.hidden;
+      rmsnorm(embedding, vector(w[WeightRole::kAttnNorm]), embedding);
+      rmsnorm(residual, vector(w[WeightRole::kHiddenNorm]), normed);
+      if (config_.head->norm_before_residual) std::copy_n(normed, dims_.hidden, residual);
     });
   }
 

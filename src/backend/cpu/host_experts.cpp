@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 
 namespace nibble::backend {
 namespace {

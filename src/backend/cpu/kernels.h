@@ -42,6 +42,11 @@ template <WeightFormat... kFormats, class Visit>
 void with_format_of(WeightFormat format, const Visit& visit) {
   static_cast<void>(((format == kFormats && (visit(std::integral_constant<WeightFormat, kFormats>()), true)) || ...));
 }
+template <class Visit>
+void with_format(WeightFormat format, const Visit& visit) {
+  using enum WeightFormat;
+  with_format_of<kBf16, kF16, kF32, kMxfp4, kMxfp8, kGgmlMxfp4, kGgmlQ8>(format, visit);
+}
 // For the formats that int8_serves.
 template <class Visit>
 void with_int8_format(WeightFormat format, const Visit& visit) {
@@ -170,8 +175,8 @@ struct AccumulateArgs {
   const float* a;
   int64_t a_stride;
   int rows;
-  int from, to;   // of k
-  const void* b;  // [k, b_stride] bf16 or float
+  int from = 0, to;  // of k
+  const void* b;     // [k, b_stride] bf16 or float
   int64_t b_stride;
   int64_t cols;  // of b and c that are computed
   bool b_is_bf16;

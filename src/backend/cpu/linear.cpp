@@ -72,9 +72,7 @@ Linear::Linear(const Kernels& kernels, Activations activations, ThreadPool& pool
 
 void Linear::round_inputs(Vectors<float> x, Activations activations) {
   if (!in_mx_blocks(activations)) return;
-  pool_.parallel_for(x.count, [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i) round_activations(activations, x[i]);
-  });
+  pool_.parallel_each(x.count, [&](int64_t i) { round_activations(activations, x[i]); });
 }
 
 void Linear::prepare(Vectors<const float> x, std::span<const Group> groups, Activations activations) {
@@ -83,11 +81,10 @@ void Linear::prepare(Vectors<const float> x, std::span<const Group> groups, Acti
         "linear's limits cover its inputs");
   if (groups.empty()) return;
   const WeightFormat format = groups[0].weight->format();
-  for (const Group& group : groups) {
+  for (const Group& group : groups)
     check(group.weight->cols() == cols && group.weight->format() == format &&
               (group.pair == nullptr || group.pair->format() == format),
           "groups share inputs and a format");
-  }
   check(activations != Activations::kInt8 || activations_ == Activations::kInt8, "linear was made for int8");
   form_ = activations == Activations::kInt8 && int8_serves(format) ? Form::kInt8 : Form::kFloat;
   if (form_ == Form::kInt8) return prepare_int8(x, groups);
@@ -95,9 +92,7 @@ void Linear::prepare(Vectors<const float> x, std::span<const Group> groups, Acti
   for (int64_t i = 0; i < count; ++i)
     float_rows_[static_cast<size_t>(i)] = arrange ? arranged_.as<float>() + i * cols : x[i].data();
   if (!arrange) return;
-  pool_.parallel_for(count, [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i) kernels_.arrange(format, x[i], arranged_.as<float>() + i * cols);
-  });
+  pool_.parallel_each(count, [&](int64_t i) { kernels_.arrange(format, x[i], arranged_.as<float>() + i * cols); });
 }
 
 const TokenTiles* Linear::tiles_of(const Group& group) const {
@@ -131,10 +126,8 @@ void Linear::prepare_int8(Vectors<const float> x, std::span<const Group> groups)
   const WeightFormat format = groups[0].weight->format();
   if (as_alone_) most_in_rows = std::min<int64_t>(most_in_rows, kernels_.int8->alike_tokens);
   for (int64_t i = 0; most_in_rows > 0 && i < count; ++i) int8_rows_[static_cast<size_t>(i)] = rows + i * row_size;
-  pool_.parallel_for(most_in_rows > 0 ? count : 0, [&](IndexRange range) {
-    for (int64_t i = range.begin; i < range.end; ++i)
-      kernels_.int8->prepare_row(format, x[i], most_in_rows, rows + i * row_size);
-  });
+  pool_.parallel_each(most_in_rows > 0 ? count : 0,
+                      [&](int64_t i) { kernels_.int8->prepare_row(format, x[i], most_in_rows, rows + i * row_size); });
   const int64_t blocks = cols / kMxBlock;
   pool_.parallel_for(tile_count * blocks, [&](IndexRange range) {
     for (int64_t at = range.begin; at < range.end;) {

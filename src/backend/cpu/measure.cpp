@@ -69,9 +69,7 @@ std::string processor_name() {
 
 template <class Body>
 void ReadMeter::each_piece(const Body& body) {
-  pool_.parallel_for(pieces_, [&](IndexRange range) {
-    for (int64_t p = range.begin; p < range.end; ++p) body(buffer_.as<std::byte>() + p * kPiece);
-  });
+  pool_.parallel_each(pieces_, [&](int64_t p) { body(buffer_.as<std::byte>() + p * kPiece); });
 }
 
 // The buffer holds what is prefetched after the end, too.

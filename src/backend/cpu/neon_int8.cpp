@@ -1,8 +1,6 @@
 // The tables of Arm's int8 products: those of CPUs with SDOT, and with SMMLA, too.
 #include "backend/cpu/neon_int8.h"
 
-#include <algorithm>
-
 #include <sys/auxv.h>
 
 namespace nibble::backend::cpu {

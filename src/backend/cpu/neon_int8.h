@@ -7,7 +7,6 @@
 #include <arm_neon.h>
 
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 

@@ -4,8 +4,6 @@
 
 #include <hwy/base.h>
 
-#include <algorithm>
-
 HWY_PUSH_ATTRIBUTES(NIBBLE_DOTPROD_TARGET)
 namespace nibble::backend::cpu::neon {
 namespace {

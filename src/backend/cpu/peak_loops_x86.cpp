@@ -39,12 +39,11 @@ __attribute__((target("avx2"))) float int8_avx2(int64_t rounds) {
   __m256i sum[kChains];
   for (__m256i& s : sum) s = _mm256_setzero_si256();
   __m256i a = _mm256_set1_epi8(1);
-  for (int64_t i = 0; i < rounds; ++i) {
+  for (int64_t i = 0; i < rounds; ++i)
     for (__m256i& s : sum) {
       asm volatile("" : "+x"(a));  // or one product would serve all
       s = _mm256_add_epi16(s, _mm256_maddubs_epi16(a, a));
     }
-  }
   for (const __m256i& s : sum) sum[0] = _mm256_add_epi16(sum[0], s);
   return static_cast<float>(_mm256_cvtsi256_si32(sum[0]));
 }

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <string_view>
 
 namespace nibble::backend {
 
@@ -61,7 +60,7 @@ std::vector<PlannedKernel> cpu_plan(const CpuPlanArgs& args) {
   stages.push_back({.stage = Stage::kAttend,
                     .kernel = fmt::format("rope and KV write, {}", name_of(run.kv_type())),
                     .tile = fmt::format("{} tokens over {} threads", tokens, threads)});
-  for (const LayerKind kind : kinds_of(d)) {
+  for (const LayerKind kind : kinds_of(d))
     stages.push_back({.stage = Stage::kAttend,
                       .kind = kind,
                       .kernel = fmt::format("attend_{} ({})", name_of(run.kv_type()), kernels.name),
@@ -69,7 +68,6 @@ std::vector<PlannedKernel> cpu_plan(const CpuPlanArgs& args) {
                           "{} tokens x {} kv heads x ranges of {} keys over {} threads, up to {} tokens share a pass",
                           tokens, d.kv_heads, cpu::kRangePages * kPageTokens, threads, cpu::kAttendTokens),
                       .cost = model.of(Stage::kAttend, kind, args.step)});
-  }
   matrix(Stage::kAttnOut, {kO, kOBias}, d.hidden, every);
   matrix(Stage::kRoute, {kRouter, kRouterBias, kMlpNorm}, d.experts, every);
   matrix(Stage::kMoe, {kGateUp, kGateUpBias}, 2 * d.inter, routed);

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <utility>
 
 namespace nibble::backend::cpu {
 namespace {

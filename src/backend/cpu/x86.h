@@ -32,6 +32,13 @@ inline constexpr auto kE8m0Values = [] {
   return values;
 }();
 
+// A row of weights, in blocks of kMxBlock columns whatever its format.
+struct RowBytes {
+  const uint8_t *values, *scales;  // scales: null unless has_scale_array
+};
+template <WeightFormat kFormat>
+inline constexpr int kBlockBytes = static_cast<int>(row_bytes(kFormat, kMxBlock));
+
 // Where the rows of w from `first` on begin, one per lane; the last is repeated, and not stored.
 template <size_t kLanes>
 struct RowsOfLanes {

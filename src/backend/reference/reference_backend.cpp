@@ -222,10 +222,9 @@ class ReferenceBackend final : public Backend {
   }
 
   void attn_out(const AttnOutArgs& args) override {
-    for (size_t t = 0; t < residual_.size(); ++t) {
+    for (size_t t = 0; t < residual_.size(); ++t)
       delta_[t] = linear(at(args.layer[WeightRole::kO]), &at(args.layer[WeightRole::kOBias]),
                          dense_input(WeightRole::kO, attn_[t]), 0, dims_.hidden);
-    }
   }
 
   void route(const RouteArgs& args) override {

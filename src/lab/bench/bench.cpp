@@ -34,10 +34,9 @@ std::vector<BenchRow> plan_rows(const BenchOptions& options) {
   for (const int64_t depth : options.depths) {
     for (const int64_t prompt : options.prompts)
       if (prompt > 0) rows.push_back({.prompt = prompt, .depth = depth});
-    for (const int64_t generate : options.generates) {
+    for (const int64_t generate : options.generates)
       for (const int64_t batch : options.batches)
         if (generate > 0) rows.push_back({.generate = generate, .depth = depth, .batch = static_cast<int>(batch)});
-    }
   }
   if (rows.empty()) throw Error(Code::kInvalidRequest, "want -p or -n above 0, found nothing to measure");
   return rows;
@@ -251,7 +250,7 @@ class Bench {
     const auto card = backend::cuda_plan_device();
     const auto reduce = backend::cuda::planned_reduce(ran.ranks);
     check(card.has_value(), "a card that kernels were timed on");
-    for (const BenchLoop::TimedStep& step : loop_.steps()) {
+    for (const BenchLoop::TimedStep& step : loop_.steps())
       add_step(profile.costs,
                backend::cuda::make_program({.config = config,
                                             .run = ran,
@@ -260,7 +259,6 @@ class Bench {
                                             .reduce = reduce ? &*reduce : nullptr,
                                             .screened = true}),
                subject_.config);
-    }
     const backend::DevicePeaks own = backend::share_of(subject_.peaks, ran.ranks.count);  // of the first card
     profiles_.push_back({profile_table(row, profile, own), profile_json(profile, own)});
     return true;

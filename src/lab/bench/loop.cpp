@@ -38,10 +38,9 @@ engine::EngineLimits engine_limits(const BenchShape& shape) {
   const int64_t pages =
       pages_of(std::max(shape.prompt, shape.generate)) + (shape.sequences - 1) * pages_of(shape.generate);
   constexpr int64_t kMostPages = int64_t{1} << 24;  // slots are 32-bit
-  if (pages > kMostPages) {
+  if (pages > kMostPages)
     throw Error(Code::kInvalidRequest, "-b, -d, -p and -n: want at most {} tokens in all sequences together, found {}",
                 kMostPages * backend::kPageTokens, pages * backend::kPageTokens);
-  }
   return {.max_context = shape.context(),
           .max_sequences = shape.sequences,
           .max_batched_tokens = std::max(shape.chunk_tokens, shape.sequences),

@@ -1,8 +1,9 @@
 // What is co_awaited is given names, not temporaries: g++ 12 destroys some of those twice.
 #include "lab/client/http_requests.h"
 
+#include "base/ascii.h"
 #include "base/error.h"
-#include "base/number_in.h"
+#include "base/machine.h"
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/experimental/as_tuple.hpp>
@@ -23,8 +24,6 @@
 #include <memory>
 #include <optional>
 #include <tuple>
-
-#include <sys/resource.h>
 
 namespace nibble::client {
 
@@ -80,8 +79,7 @@ using Tcp = asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
-constexpr size_t kReadAhead = size_t{64} << 10;
-constexpr size_t kMostPlainBytes = size_t{1} << 20;
+constexpr size_t kReadAhead = size_t{64} << 10, kMostPlainBytes = size_t{1} << 20;
 constexpr auto kConnectTime = std::chrono::seconds(30);
 constexpr auto kAskAgain = std::chrono::milliseconds(100);
 
@@ -278,18 +276,11 @@ asio::awaitable<Ending> converse(asio::io_context& io, const Way& way, const std
   co_return ended;
 }
 
-void allow_many_connections() {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
-  files.rlim_cur = files.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &files);
-}
-
 class Run {
  public:
   explicit Run(const RequestPlan& plan)
       : plan_(plan), conversations_(plan.count / plan.turns), outcomes_(plan.count), way_(plan.server) {
-    allow_many_connections();
+    allow_most_files();
   }
 
   std::vector<Outcome> go() {

@@ -44,6 +44,23 @@ OrderedJson spread_json(const Spread& s) {
           {"p99_ms", s.p99 * 1e3}};
 }
 
+std::string point_name(const LoadSummary& s) {
+  return s.concurrency > 0 ? fmt::format("{}", s.concurrency) : fmt::format("{:g}/s", s.request_rate);
+}
+
+// "—" where nothing was to be measured.
+std::string milliseconds(const Spread& spread, double seconds) {
+  if (spread.count == 0) return "—";
+  const double ms = seconds * 1e3;
+  return ms < 10 ? fmt::format("{:.2f}", ms) : ms < 1000 ? fmt::format("{:.1f}", ms) : fmt::format("{:.0f}", ms);
+}
+
+// A row ends with the mean, in a cell of this width, and p50, p90 and p99.
+std::string spread_cells(const Spread& s, int width) {
+  return fmt::format(" {:>{}} | {:>8} | {:>8} | {:>8} |\n", milliseconds(s, s.mean), width, milliseconds(s, s.p50),
+                     milliseconds(s, s.p90), milliseconds(s, s.p99));
+}
+
 }  // namespace
 
 double percentile(std::span<const double> sorted, double percent) {
@@ -134,39 +151,17 @@ OrderedJson json_of(const LoadSummary& s) {
   return json;
 }
 
-namespace {
-
-std::string point_name(const LoadSummary& s) {
-  return s.concurrency > 0 ? fmt::format("{}", s.concurrency) : fmt::format("{:g}/s", s.request_rate);
-}
-
-// "—" where nothing was to be measured.
-std::string milliseconds(const Spread& spread, double seconds) {
-  if (spread.count == 0) return "—";
-  const double ms = seconds * 1e3;
-  return ms < 10 ? fmt::format("{:.2f}", ms) : ms < 1000 ? fmt::format("{:.1f}", ms) : fmt::format("{:.0f}", ms);
-}
-
-// A row ends with the mean, in a cell of this width, and p50, p90 and p99.
-std::string spread_cells(const Spread& s, int width) {
-  return fmt::format(" {:>{}} | {:>8} | {:>8} | {:>8} |\n", milliseconds(s, s.mean), width, milliseconds(s, s.p50),
-                     milliseconds(s, s.p90), milliseconds(s, s.p99));
-}
-
-}  // namespace
-
 std::string throughput_table(std::span<const LoadSummary> points) {
   std::string out =
       "| concurrency |    ok | failed |  req/s | out tok/s | total tok/s | out tok/s/GPU | tok/s/user p50 | TTFT p50 ms | "
       "TPOT p50 ms |\n| ----------: | ----: | -----: | -----: | --------: | ----------: | ------------: | -------------: | "
       "----------: | ----------: |\n";
-  for (const LoadSummary& s : points) {
+  for (const LoadSummary& s : points)
     out += fmt::format(
         "| {:>11} | {:>5} | {:>6} | {:>6.2f} | {:>9.1f} | {:>11.1f} | {:>13.1f} | {:>14} | {:>11} | {:>11} |\n",
         point_name(s), s.ok, s.failed, s.per_second(static_cast<double>(s.ok)), s.output_rate(), s.total_rate(),
         s.output_rate() / s.gpus, s.tpot.count == 0 ? "—" : fmt::format("{:.1f}", LoadSummary::user_rate(s.tpot.p50)),
         milliseconds(s.ttft, s.ttft.p50), milliseconds(s.tpot, s.tpot.p50));
-  }
   return out;
 }
 

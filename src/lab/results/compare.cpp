@@ -119,12 +119,11 @@ constexpr std::array kToldOf = {"build.commit",
 
 void check_metadata(const NamedResult& result) {
   if (!program_of(result).is_null()) return;
-  if (!value_at(result.json, "metadata").is_object()) {
+  if (!value_at(result.json, "metadata").is_object())
     throw Error(Code::kInvalidRequest,
                 "{}: want a result with metadata (device, build, settings), found none: measure it again, or compare "
                 "all the same with --allow-mismatch",
                 result.name);
-  }
   const std::vector<std::string> gaps = metadata_gaps(value_at(result.json, "metadata"));
   if (gaps.empty()) return;
   const bool unnamed = std::ranges::find(gaps, "device.name") != gaps.end();
@@ -228,10 +227,9 @@ std::string comparison_table(const ResultComparison& c) {
                                 "A", "B", "change", "95 % interval", "verdict");
   out +=
       "| :------------------------- | :----------- | ---------: | ---------: | --------: | -------------------: | :------------- |\n";
-  for (const ComparedRow& row : c.rows) {
+  for (const ComparedRow& row : c.rows)
     out += fmt::format("| {:<26} | {:<12} | {:>10.2f} | {:>10.2f} | {:>9} | {:>20} | {:<14} |\n", row.name, row.metric,
                        row.a, row.b, percent_text(row.change.relative), interval_text(row.change), row.verdict());
-  }
   return out + "\nThe interval is Welch's t on the ratio of the means.\n";
 }
 

@@ -9,8 +9,10 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/read_json.h"
+#include "base/time_text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <openssl/evp.h>
 
 #include <algorithm>
@@ -18,7 +20,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -251,12 +252,7 @@ std::vector<std::string> metadata_gaps(const Metadata& metadata) {
 }
 
 std::string utc_text(std::chrono::system_clock::time_point at) {
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(at);
-  std::tm utc{};
-  gmtime_r(&seconds, &utc);
-  std::array<char, 32> text{};
-  const size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return {text.data(), size};
+  return utc_time(std::chrono::system_clock::to_time_t(at));
 }
 
 Metadata metadata_of(const ResultOrigin& origin) {
@@ -321,9 +317,7 @@ std::string hash_of(std::span<const MappedSource> files) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned size = 0;
   check(EVP_DigestFinal_ex(context.get(), digest.data(), &size) == 1, "SHA-256 ends");
-  std::string text;
-  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
-  return text;
+  return fmt::format("{:02x}", fmt::join(std::span(digest).first(size), ""));
 }
 
 }  // namespace nibble::app

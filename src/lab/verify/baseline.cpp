@@ -49,6 +49,29 @@ void check_row(const ComparedRow& row, VerifyChecks& checks) {
 
 double number_in(const Json& figures, std::string_view path) { return value_at(figures, path).get<double>(); }
 
+namespace fs = std::filesystem;
+
+NamedResult read_baseline(const fs::path& file) {
+  NamedResult result{file.string(), read_ordered_json(read_text(file))};
+  if (!result.json.is_object())
+    throw Error(Code::kInvalidRequest, "{}: want a baseline, a JSON object, found another text", file.string());
+  return result;
+}
+
+// Ordered by name.
+std::vector<fs::path> files_in(const std::vector<fs::path>& folders) {
+  std::vector<fs::path> files;
+  for (const fs::path& folder : folders) {
+    std::error_code error;
+    std::vector<fs::path> of_folder;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+      if (entry.path().extension() == ".json") of_folder.push_back(entry.path());
+    std::ranges::sort(of_folder);
+    files.insert(files.end(), of_folder.begin(), of_folder.end());
+  }
+  return files;
+}
+
 }  // namespace
 
 std::string figures_text(const Json& figures) {
@@ -115,33 +138,6 @@ void check_regression(const NamedResult& baseline, const Json& now, VerifyChecks
              fmt::format("{:.2f} %, before {:.2f} %; want at least {:.2f} %", 100 * top1, 100 * top1_before,
                          100 * (top1_before - kTop1)));
 }
-
-namespace {
-
-namespace fs = std::filesystem;
-
-NamedResult read_baseline(const fs::path& file) {
-  NamedResult result{file.string(), read_ordered_json(read_text(file))};
-  if (!result.json.is_object())
-    throw Error(Code::kInvalidRequest, "{}: want a baseline, a JSON object, found another text", file.string());
-  return result;
-}
-
-// Ordered by name.
-std::vector<fs::path> files_in(const std::vector<fs::path>& folders) {
-  std::vector<fs::path> files;
-  for (const fs::path& folder : folders) {
-    std::error_code error;
-    std::vector<fs::path> of_folder;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
-      if (entry.path().extension() == ".json") of_folder.push_back(entry.path());
-    std::ranges::sort(of_folder);
-    files.insert(files.end(), of_folder.begin(), of_folder.end());
-  }
-  return files;
-}
-
-}  // namespace
 
 BaselineSearch find_baseline(const fs::path& file, const std::vector<fs::path>& folders,
                              const nlohmann::ordered_json& now) {

@@ -64,51 +64,6 @@ TriedFeature tried_feature(const std::string& text) {
   return {feature, std::move(values)};
 }
 
-}  // namespace
-
-std::vector<TriedFeature> tried_features(std::string_view list, BackendKind backend) {
-  std::vector<TriedFeature> tried;
-  for (const std::string& part : split(list.empty() ? usual_product(backend) : list, ',')) {
-    TriedFeature next = tried_feature(part);
-    if (std::ranges::find(tried, next.feature, &TriedFeature::feature) != tried.end())
-      throw Error(Code::kInvalidRequest, "--features: {} stands there twice", next.feature->traits.feature.name);
-    tried.push_back(std::move(next));
-  }
-  return tried;
-}
-
-int Combination::changed() const {
-  return static_cast<int>(std::ranges::count_if(at, [](size_t place) { return place > 0; }));
-}
-
-std::vector<Combination> product_of(std::span<const TriedFeature> features) {
-  size_t count = 1;
-  for (const TriedFeature& f : features) count = std::min(count * f.values.size(), kMostCombinations + 1);
-  if (count > kMostCombinations)
-    throw Error(Code::kInvalidRequest,
-                "--features: want at most {} combinations, found more: name fewer features, or "
-                "some of their values as kv=bf16/fp8",
-                kMostCombinations);
-  std::vector<Combination> all;
-  for (size_t number = 0; number < count; ++number) {
-    Combination c;
-    size_t rest = count, left = number;
-    for (const TriedFeature& f : features) {
-      rest /= f.values.size();
-      const size_t place = left / rest;
-      left %= rest;
-      c.at.push_back(place);
-      if (place > 0 || number == 0)
-        c.name += fmt::format("{}{}={}", c.name.empty() ? "" : " ", f.feature->traits.feature.name, f.values[place]);
-      for (FeatureWord& word : words_of(*f.feature, f.values[place])) c.words.push_back(std::move(word));
-    }
-    all.push_back(std::move(c));
-  }
-  return all;
-}
-
-namespace {
-
 std::vector<Combination> combinations_of(std::span<const std::string> presets) {
   std::vector<Combination> all;
   for (const std::string& name : presets) {
@@ -205,23 +160,6 @@ TrialModel load(const VerifySubject& subject, const ServeOptions& options) {
   loaded.on = app::load(subject, options.model.run, room);
   return loaded;
 }
-
-}  // namespace
-
-std::optional<KnownLoss> known_loss(const nlohmann::json& losses, const RunConfig& run) {
-  const std::vector<std::string> flags = lossy_flags(run);
-  if (flags.empty()) return kExactLoss;
-  KnownLoss sum = kExactLoss;
-  double root = std::sqrt(sum.kl);
-  for (const std::string& flag : flags) {
-    if (!losses.contains(flag)) return std::nullopt;
-    root += std::sqrt(losses[flag]["kl"].get<double>());
-    sum.top1 -= 1 - losses[flag]["top1"].get<double>();
-  }
-  return KnownLoss{.kl = root * root, .top1 = sum.top1};
-}
-
-namespace {
 
 std::string loss_of(const Trial& trial) {
   return fmt::format("KL {:.2e}, same top token {:.1f} %", trial.loss.mean_kl, 100 * trial.loss.top1);
@@ -460,6 +398,56 @@ std::map<std::string, std::vector<std::string>> refused_of(const FeatureReport& 
 }
 
 }  // namespace
+
+std::vector<TriedFeature> tried_features(std::string_view list, BackendKind backend) {
+  std::vector<TriedFeature> tried;
+  for (const std::string& part : split(list.empty() ? usual_product(backend) : list, ',')) {
+    TriedFeature next = tried_feature(part);
+    if (std::ranges::find(tried, next.feature, &TriedFeature::feature) != tried.end())
+      throw Error(Code::kInvalidRequest, "--features: {} stands there twice", next.feature->traits.feature.name);
+    tried.push_back(std::move(next));
+  }
+  return tried;
+}
+
+std::vector<Combination> product_of(std::span<const TriedFeature> features) {
+  size_t count = 1;
+  for (const TriedFeature& f : features) count = std::min(count * f.values.size(), kMostCombinations + 1);
+  if (count > kMostCombinations)
+    throw Error(Code::kInvalidRequest,
+                "--features: want at most {} combinations, found more: name fewer features, or "
+                "some of their values as kv=bf16/fp8",
+                kMostCombinations);
+  std::vector<Combination> all;
+  for (size_t number = 0; number < count; ++number) {
+    Combination c;
+    size_t rest = count, left = number;
+    for (const TriedFeature& f : features) {
+      rest /= f.values.size();
+      const size_t place = left / rest;
+      left %= rest;
+      c.at.push_back(place);
+      if (place > 0 || number == 0)
+        c.name += fmt::format("{}{}={}", c.name.empty() ? "" : " ", f.feature->traits.feature.name, f.values[place]);
+      for (FeatureWord& word : words_of(*f.feature, f.values[place])) c.words.push_back(std::move(word));
+    }
+    all.push_back(std::move(c));
+  }
+  return all;
+}
+
+std::optional<KnownLoss> known_loss(const nlohmann::json& losses, const RunConfig& run) {
+  const std::vector<std::string> flags = lossy_flags(run);
+  if (flags.empty()) return kExactLoss;
+  KnownLoss sum = kExactLoss;
+  double root = std::sqrt(sum.kl);
+  for (const std::string& flag : flags) {
+    if (!losses.contains(flag)) return std::nullopt;
+    root += std::sqrt(losses[flag]["kl"].get<double>());
+    sum.top1 -= 1 - losses[flag]["top1"].get<double>();
+  }
+  return KnownLoss{.kl = root * root, .top1 = sum.top1};
+}
 
 const FeatureRow* FeatureReport::base() const {
   const auto it = std::ranges::find_if(rows, [](const FeatureRow& row) { return row.trial.has_value(); });

@@ -10,8 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
@@ -35,8 +35,11 @@ struct TriedFeature {
 struct Combination {
   std::string name;  // "activation=f32 kv=fp8": what differs from the base; the base lists everything
   std::vector<FeatureWord> words;
-  std::vector<size_t> at;             // index of each feature's value; empty: a preset
-  [[nodiscard]] int changed() const;  // features that differ from the first
+  std::vector<size_t> at;  // index of each feature's value; empty: a preset
+  // Features that differ from the first.
+  [[nodiscard]] int changed() const {
+    return static_cast<int>(std::ranges::count_if(at, [](size_t place) { return place > 0; }));
+  }
 };
 inline constexpr size_t kMostCombinations = 4096;  // to look at
 // All combinations; the one of all first values comes first. Throws Error(kInvalidRequest) for more than

@@ -1,5 +1,6 @@
 #include "lab/verify/verify.h"
 
+#include "app/options/option.h"
 #include "base/error.h"
 #include "base/read_json.h"
 #include "lab/client/load_summary.h"
@@ -57,13 +58,9 @@ std::string failures_of(const std::vector<client::Outcome>& outcomes) {
 // A gauge from Prometheus' text, by the end of its name, summed over all labels; none if it is not there.
 std::optional<double> gauge(const std::string& metrics, std::string_view name) {
   std::optional<double> sum;
-  for (size_t begin = 0; begin < metrics.size();) {
-    const size_t end = std::min(metrics.find('\n', begin), metrics.size());
-    const std::string_view line = std::string_view(metrics).substr(begin, end - begin);
-    begin = end + 1;
-    const std::string_view whole = line.substr(0, line.find_first_of("{ "));
-    if (line.starts_with('#') || !whole.ends_with(name)) continue;
-    sum = sum.value_or(0) + std::strtod(std::string(line.substr(line.rfind(' ') + 1)).c_str(), nullptr);
+  for (const std::string& line : split(metrics, '\n')) {
+    if (line.starts_with('#') || !line.substr(0, line.find_first_of("{ ")).ends_with(name)) continue;
+    sum = sum.value_or(0) + std::strtod(line.substr(line.rfind(' ') + 1).c_str(), nullptr);
   }
   return sum;
 }

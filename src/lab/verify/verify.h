@@ -30,7 +30,10 @@ namespace nibble::app {
 // What was checked and found: a table, JSON, or a Markdown page that stands alone. Pure.
 
 enum class Verdict : uint8_t { kPass, kFail, kSkipped };
-[[nodiscard]] std::string_view name_of(Verdict verdict);
+[[nodiscard]] constexpr std::string_view name_of(Verdict verdict) {
+  constexpr std::string_view kNames[] = {"pass", "FAIL", "skipped"};
+  return kNames[static_cast<size_t>(verdict)];
+}
 
 struct VerifyCheck {
   VerifyLevel level;
@@ -51,7 +54,7 @@ class VerifyChecks {
   void add(std::string name, bool holds, std::string found);
   // A check that holds where nothing is wrong; `found`: the figures of that case.
   void add_unless(std::string name, std::string wrong, std::string found);
-  void skip(std::string name, std::string why);
+  void skip(std::string name, std::string why) { put({level_, std::move(name), Verdict::kSkipped, std::move(why)}); }
   [[nodiscard]] const std::vector<VerifyCheck>& all() const { return checks_; }
   [[nodiscard]] bool failed() const;
   [[nodiscard]] bool failed(VerifyLevel level) const;

@@ -152,17 +152,12 @@ void read_vocabulary(Tensors& tensors, const Target& target, Head& head) {
     throw Error(Code::kCorrupt,
                 "{}: hidden_size: want the model's {}, as the head uses its embedding or lm_head, found {}", head.where,
                 target.config.dims.hidden, hidden);
-  const auto take = [&](WeightRole role, const char* name, int64_t of_rows) {
+  const auto take = [&](bool is_own, WeightRole role, const char* name, int64_t of_rows) {
+    if (!is_own) return head.weights.push_back(shared(target, role, tensors.where()));
     put(head, role, -1, tensors.take_floats(name, {of_rows, hidden}));
   };
-  if (embeds)
-    take(WeightRole::kEmbedding, "embed_tokens.weight", vocab);
-  else
-    head.weights.push_back(shared(target, WeightRole::kEmbedding, tensors.where()));
-  if (own)
-    take(WeightRole::kUnembedding, "lm_head.weight", rows);
-  else
-    head.weights.push_back(shared(target, WeightRole::kUnembedding, tensors.where()));
+  take(embeds, WeightRole::kEmbedding, "embed_tokens.weight", vocab);
+  take(own, WeightRole::kUnembedding, "lm_head.weight", rows);
   if (rows != vocab || tensors.has("d2t")) head.reads.target_ids = read_target_ids(tensors, head);
   if (tensors.has("t2d")) tensors.take("t2d", {vocab});  // which tokens a draft may hold: of use in training
 }

@@ -30,10 +30,6 @@ constexpr std::string_view kNoDraft =
     "pad_token_id pretraining_tp return_dict speculators_config speculators_version tokenizer_class torch_dtype "
     "transformers_version use_cache vocab_size _name_or_path";
 
-[[noreturn]] void not_supported(JsonObject& object, const char* key, std::string_view want) {
-  throw Error(Code::kUnsupported, "{}: {}: want {}, found {}", object.where(), key, want, excerpt_of(object.get(key)));
-}
-
 void refuse_unread(const JsonObject& object) {
   for (const std::string& key : object.unread(kNoDraft))
     throw Error(Code::kUnsupported, "{}: {}: want keys of an EAGLE-3 head, found this one, which is not known here",
@@ -42,10 +38,6 @@ void refuse_unread(const JsonObject& object) {
 
 constexpr std::array<const char*, 3> kMaskTokens = {"mask_token_id", "pard_token", "ptd_token_id"};
 
-bool has_mask_token(JsonObject& top) {
-  return std::ranges::any_of(kMaskTokens, [&](const char* key) { return top.find(key) != nullptr; });
-}
-
 // Architectures of published heads, by what their names have in common. vLLM prefixes Llama's own, so a P-EAGLE head
 // may have that.
 bool is_head(JsonObject& top) {
@@ -53,7 +45,8 @@ bool is_head(JsonObject& top) {
   if (names == nullptr || !names->is_array() || names->size() != 1 || !(*names)[0].is_string()) return false;
   const auto name = (*names)[0].get<std::string>();
   const auto has = [&](std::string_view part) { return name.find(part) != std::string::npos; };
-  return has("agle3") || has("PEagle") || has("Peagle") || (name == "LlamaForCausalLM" && has_mask_token(top));
+  const bool masks = std::ranges::any_of(kMaskTokens, [&](const char* key) { return top.find(key) != nullptr; });
+  return has("agle3") || has("PEagle") || has("Peagle") || (name == "LlamaForCausalLM" && masks);
 }
 
 void read_mask_token(JsonObject& top, bool wanted, Head& head) {
@@ -75,7 +68,7 @@ void read_mask_token(JsonObject& top, bool wanted, Head& head) {
 }
 
 void require_only(JsonObject& object, const char* key, const json& only) {
-  if (const json* value = object.find(key); value != nullptr && *value != only) not_supported(object, key, only.dump());
+  if (const json* value = object.find(key); value != nullptr && *value != only) object.unsupported(key, only.dump());
 }
 
 RopeTable read_rope(JsonObject& layer, int64_t head_dim) {
@@ -113,7 +106,7 @@ RopeTable read_rope(JsonObject& layer, int64_t head_dim) {
   } else if (type == "default") {
     table = plain_rope(theta, head_dim);
   } else {
-    not_supported(rope, type_key, "\"default\", \"llama3\" or \"yarn\"");
+    rope.unsupported(type_key, "\"default\", \"llama3\" or \"yarn\"");
   }
   refuse_unread(rope);
   return table;
@@ -166,11 +159,11 @@ std::optional<std::vector<int64_t>> read_layer_ids(JsonObject& object, const cha
   const json* value = object.find(key);
   if (value == nullptr) return std::nullopt;
   constexpr std::string_view kWant = "a rising list of layer ids";
-  if (!value->is_array() || value->empty() || std::ssize(*value) > kMostTaps) not_supported(object, key, kWant);
+  if (!value->is_array() || value->empty() || std::ssize(*value) > kMostTaps) object.unsupported(key, kWant);
   std::vector<int64_t> ids;
   for (const json& id : *value) {
     const bool fits = id.is_number_integer() && (ids.empty() || id.get<int64_t>() > ids.back());
-    if (!fits || id.get<int64_t>() < -1 || id.get<int64_t>() > 1024) not_supported(object, key, kWant);
+    if (!fits || id.get<int64_t>() < -1 || id.get<int64_t>() > 1024) object.unsupported(key, kWant);
     ids.push_back(id.get<int64_t>());
   }
   return ids;
@@ -226,7 +219,7 @@ Head parse_head_config(std::string_view text, std::string_view where, const back
                 names == nullptr ? "none" : excerpt_of(*names));
   }
   if (top.find("dflash_config") != nullptr)
-    not_supported(top, "dflash_config", "none: an EAGLE-3 or P-EAGLE head, not DFlash");
+    top.unsupported("dflash_config", "none: an EAGLE-3 or P-EAGLE head, not DFlash");
   Head head;
   head.where = where;
   head.config.dims.max_context = target.max_context;

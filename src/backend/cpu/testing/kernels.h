@@ -5,6 +5,7 @@
 #include "base/buffer.h"
 #include "base/mx.h"
 #include "base/random.h"
+#include "base/testing/normal.h"
 
 #include <algorithm>
 #include <cmath>

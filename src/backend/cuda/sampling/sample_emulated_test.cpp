@@ -5,6 +5,7 @@
 #include "backend/cuda/sampling/sample.cuh"
 #include "backend/cuda/sampling/sample.h"
 #include "base/random.h"
+#include "base/testing/normal.h"
 
 #include <gtest/gtest.h>
 

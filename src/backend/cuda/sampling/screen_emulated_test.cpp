@@ -6,6 +6,7 @@
 #include "backend/cuda/sampling/sample.cuh"
 #include "backend/cuda/sampling/screen.cuh"
 #include "backend/cuda/testing/gemv_emulated.h"
+#include "base/testing/normal.h"
 
 #include <gtest/gtest.h>
 

@@ -131,7 +131,7 @@ class HostLayers : public testing::Test {
       EXPECT_EQ(sums, static_cast<int64_t>(tokens) > kTuned.route_tokens);
       const int parts = backend::cuda::expert_parts(files().config.dims).count;
       EXPECT_EQ(launches(*loaded.be, "copy_experts"), copies > 0 ? layers * parts : 0);
-      EXPECT_EQ(launches(*loaded.be, "host_experts"), copies > 0 ? 0 : layers);
+      EXPECT_EQ(launches(*loaded.be, "any_host_turn"), copies > 0 ? 0 : layers);
     }
     return loaded.be->peek(Slot::kLogits).values;
   }

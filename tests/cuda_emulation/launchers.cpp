@@ -8,6 +8,7 @@
 #include "backend/cuda/dense/gemm_plan.h"
 #include "backend/cuda/dense/linear.h"
 #include "backend/cuda/experts/experts.h"
+#include "backend/cuda/experts/host_experts.h"
 #include "backend/cuda/experts/route.h"
 #include "backend/cuda/norm_rope/around_gemm.h"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"
@@ -17,7 +18,9 @@
 #include <cuda_runtime_api.h>  // the emulated one
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 namespace nibble::backend::cuda {
@@ -64,6 +67,12 @@ void ScreenPick::launch(const Args& args, const Launch& on) {
   counted(kName, args, on);
 }
 
+void HostTurn::launch(const Args& args, const Launch& on) {
+  counted(kName, args, on);
+  const uint64_t turn = ++*args.with.turns;
+  std::atomic_ref(*args.with.asked).store(word(turn, args.layer), std::memory_order_release);
+  while (std::atomic_ref(*args.with.answered).load(std::memory_order_acquire) != turn) std::this_thread::yield();
+}
 void RoundBlocks::launch(const Args& args, const Launch& on) { counted(name(args.form), args, on); }
 void RoundRows::launch(const Args& args, const Launch& on) { counted(kName, args, on); }
 

@@ -6,6 +6,7 @@
 #include "app/setup/rank_group.h"
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/card/measure.h"
+#include "backend/cuda/experts/host_experts.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cuda/attention/attend_plan.h"
 #include "backend/cuda/card/cards.h"
@@ -74,7 +75,8 @@ int tokens_to_copy_for(const backend::CostModel& cost, const backend::RunConfig&
   const backend::Dims& d = cost.dims;
   const double token_flops = 2.0 * static_cast<double>(d.topk * 3 * d.hidden * d.inter),
                host_flops = backend::expert_flops_per_s({.threads = run.threads, .activations = run.activations}),
-               seconds = static_cast<double>(cost.expert_bytes(1)) / link_bytes_per_s;
+               seconds =
+                   static_cast<double>(cost.expert_bytes(1)) / (backend::cuda::kExpertCopyShare * link_bytes_per_s);
   return static_cast<int>(std::ceil(std::clamp(seconds * host_flops / token_flops, 1.0, 65536.0)));
 }
 

@@ -111,6 +111,7 @@ void GroupTiles::launch(const Args&, const Launch&) { absent(); }
 void GroupedDown::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
 void GroupedUp::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
 void HostRows::launch(const Args&, const Launch&) { absent(); }
+void HostTurn::launch(const Args&, const Launch&) { absent(); }
 void Linear::launch(const Args&, const Launch&) { absent(); }
 void MoeDown::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }
 void MoeUp::launch(const Args&, const RowWarpsPlan&, const Launch&) { absent(); }

@@ -73,7 +73,7 @@ class CudaBackend final : public Member {
       if (rank_.comm != nullptr)
         throw Error(Code::kUnsupported, "--n-cpu-moe {}: want one card, found {} ranks", layers, rank_.ranks.count);
       check(static_cast<bool>(setup_.host_experts), "who leaves experts to the host says who computes them");
-      host_.emplace(setup_.host_experts(config_), config_, layers);
+      host_.emplace(setup_.host_experts(config_), config_, layers, stream_.get());
       at_.host = host_->at();
       if (at_.expert_slots) copies_.emplace(config_, setup_.files, run_.threads, *at_.expert_slots, stream_.get());
     }
@@ -176,6 +176,7 @@ class CudaBackend final : public Member {
 
   [[nodiscard]] StepRun enqueue(const AfterStage& after) override {
     if (after) return {walk(*this, watched_, config_.layer_kinds, after)};
+    if (host_ && next_ != StepGraphs::Next::kRun) host_->expect_layers();
     switch (next_) {
       case StepGraphs::Next::kReplay: graphs_->replay(graph_); break;
       case StepGraphs::Next::kCapture: graphs_->launch(graph_); break;

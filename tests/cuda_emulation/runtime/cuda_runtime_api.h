@@ -209,6 +209,11 @@ inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t /*from*/, cudaEve
   return *ms = 0, cudaSuccess;
 }
 
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone };
+// A capture runs what it records.
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t /*stream*/, cudaStreamCaptureStatus* status) {
+  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+}
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
   return nibble::backend::cuda::on_card(stream), cudaSuccess;
 }

@@ -111,6 +111,12 @@ void check_args(const GroupedDown::Args& a) {
   require_shape(aligned(a.y), GroupedDown::kName, "y 16-byte aligned", a.hidden);
 }
 
+void check_args(const HostTurn::Args& a) {
+  require_shape(a.layer >= 0 && a.layer < static_cast<int>(HostTurn::kMostLayers), HostTurn::kName, "a layer", a.layer);
+  require_shape(a.with.asked != nullptr && a.with.answered != nullptr && a.with.turns != nullptr, HostTurn::kName,
+                "words of both sides", a.layer);
+}
+
 void check_args(const HostRows::Args& a) {
   constexpr Kernel kName = HostRows::kName;
   require_shape(a.tokens > 0, kName, "at least one token", a.tokens);

@@ -30,6 +30,11 @@ void HostRows::launch(const Args& args, const Launch& on) {
   launch_chained(any_host_rows, {kName, on, args.tokens, kHostRowsThreads}, args);
 }
 
+void HostTurn::launch(const Args& args, const Launch& on) {
+  check_args(args);
+  launch_chained(any_host_turn, {kName, on, 1, 1}, args);
+}
+
 void MoeUp::launch(const Args& args, const RowWarpsPlan& plan, const Launch& on) {
   check_args(args);
   const ChainedLaunch launch = planned(kName, plan, on);

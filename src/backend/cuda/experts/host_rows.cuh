@@ -1,11 +1,12 @@
 #pragma once
-// host_rows: rows, ids and weights for experts on the host, into its memory
-// arguments: host_experts.h HostRows::Args
+// host_rows: rows, ids and weights for experts on the host, into its memory; host_turn: the wait for it, one thread
+// arguments: host_experts.h HostRows::Args, HostTurn::Args
 // grid one CTA per token, four values per thread and turn     bytes over the link tokens * (4 hidden + 8 topk)
 // rounding: none; of a residual x * inverse * norm in f32
 
 #include "backend/cuda/experts/host_experts.h"
 #include "backend/cuda/ptx/grid_dependency.cuh"
+#include "backend/cuda/ptx/memory.cuh"
 
 namespace nibble::backend::cuda {
 
@@ -27,6 +28,16 @@ __global__ void __launch_bounds__(kHostRowsThreads) any_host_rows(const __grid_c
     a.to.weights[token * a.topk + k] = a.weights[token * a.topk + k];
   }
   if (token == 0 && threadIdx.x == 0) *a.to.tokens = a.tokens;
+}
+
+__global__ void any_host_turn(const __grid_constant__ HostTurn::Args a) {
+  ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
+  const uint64_t turn = *a.with.turns + 1;
+  *a.with.turns = turn;
+  ptx::store_release_system(a.with.asked, HostTurn::word(turn, a.layer));
+  while (ptx::load_acquire_system(a.with.answered) != turn) {
+  }
 }
 
 }  // namespace nibble::backend::cuda

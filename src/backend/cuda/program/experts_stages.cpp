@@ -273,7 +273,7 @@ void Maker::host_moe() {
   const Delta left = left_by_host();
   const int64_t values = left.sums.splits * tokens_ * d_.hidden,
                 there = tokens_ * (d_.hidden + 2 * d_.topk) * int64_t{sizeof(float)};
-  add(host_call_kernel(),
+  add(HostTurn::kName,
       fmt::format("the host's threads; {:.1f} KB there, {:.1f} KB back", static_cast<double>(there) / 1e3,
                   static_cast<double>(values) * sizeof(float) / 1e3),
       {kGateUp, kGateUpBias, kDown, kDownBias}, [=, call = args_.host_call](const Binding& b, const Launch& on) {

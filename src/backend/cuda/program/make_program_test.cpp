@@ -97,15 +97,15 @@ std::vector<int> layers_from(int first, int end) {
 TEST(make_program, first_layers_leave_their_experts_to_the_host) {
   const cuda::Program few = plan(decode(1), {.options = {.cpu_moe_layers = 12}});
   EXPECT_THAT(kernels(few, Stage::kMoe),
-              ElementsAre("any_top_experts_f32", "any_host_rows", "host_experts", "moe_up", "gemv<moe_down>"));
-  EXPECT_EQ(find(few, "host_experts").only, layers_from(0, 12));
+              ElementsAre("any_top_experts_f32", "any_host_rows", "any_host_turn", "moe_up", "gemv<moe_down>"));
+  EXPECT_EQ(find(few, "any_host_turn").only, layers_from(0, 12));
   EXPECT_EQ(find(few, "moe_up").only, layers_from(12, 36));
-  EXPECT_EQ(tile(few, "host_experts"), "the host's threads; 11.6 KB there, 23.0 KB back");
-  EXPECT_EQ(find(few, "host_experts").cost.bytes,
+  EXPECT_EQ(tile(few, "any_host_turn"), "the host's threads; 11.6 KB there, 23.0 KB back");
+  EXPECT_EQ(find(few, "any_host_turn").cost.bytes,
             find(few, "moe_up").cost.bytes + find(few, "gemv<moe_down>").cost.bytes);
   EXPECT_THAT(kernels(few, Stage::kAttnIn), ElementsAre("any_rope_table_f32", "gemv<qkv, bf16>"));
   EXPECT_THAT(kernels(plan(decode(1), {.options = {.cpu_moe_layers = 99}}), Stage::kMoe),
-              ElementsAre("any_top_experts_f32", "any_host_rows", "host_experts"));
+              ElementsAre("any_top_experts_f32", "any_host_rows", "any_host_turn"));
   EXPECT_THAT(kernels(plan(decode(1), {.options = {.cpu_moe_layers = -1}}), Stage::kMoe),
               ElementsAre("moe_up", "gemv<moe_down>"));
 }

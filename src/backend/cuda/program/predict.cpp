@@ -91,14 +91,14 @@ NodeTime sum_over_ranks(const PredictArgs& args, const Node& node, SumWay way) {
 // A call of the host, or a copy from there: of the bytes, or of what crosses the bus, in all layers.
 NodeTime on_host(const PredictArgs& args, const Node& node, bool copies) {
   // One H200 beside 16 Xeon cores: 2026-12-01-h200-experts-on-the-host.json.
-  constexpr double kCallUs = 12, kLinkShare = 0.85;
+  constexpr double kCallUs = 12;
   const auto layers = static_cast<double>(layers_of(node, args.layer_kinds));
   const double us =
       copies ? node.moved / args.host.link_bytes_per_s * kMicro : node.cost.bytes / args.host.read_bytes_per_s * kMicro;
   return {.stage = node.stage,
           .kernel = node.kernel,
           .launches = static_cast<int64_t>(layers),
-          .us = layers * (copies ? us / kLinkShare : us + kCallUs),
+          .us = layers * (copies ? us / kExpertCopyShare : us + kCallUs),
           .floor_us = layers * us,
           .held = copies ? HeldBy::kLink : HeldBy::kHost};
 }
@@ -120,7 +120,7 @@ StepTime predict_step(const PredictArgs& args) {
   StepTime step;
   double peak = args.card.exact_peak();
   const auto off_card = [](const Node& node) {
-    return node.kernel == host_call_kernel().name || node.kernel == expert_copy_kernel().name;
+    return node.kernel == HostTurn::kName.name || node.kernel == expert_copy_kernel().name;
   };
   double copied_us = 0, beside_us = 0;  // copies, and what multiplies what they have brought
   for (const Node& node : args.program.nodes)

@@ -158,7 +158,7 @@ TEST(cards, each_has_facts_and_speeds) {
   for (const KnownCard& card : known_cards()) {
     EXPECT_GT(card.facts.multiprocessors, 0) << card.word;
     EXPECT_GE(card.facts.major, 8) << card.word;
-    EXPECT_GT(card.facts.memory_bytes, int64_t{20} << 30) << card.word;
+    EXPECT_GT(card.facts.memory_bytes, int64_t{10} << 30) << card.word;
     EXPECT_GT(card.facts.sm_smem_bytes, card.facts.cta_smem_bytes) << card.word;
     EXPECT_GT(card.read_bytes_per_s, 1e11) << card.word;
     EXPECT_GT(card.peak(MatrixUnit::kMma), 1e13) << card.word;

@@ -107,11 +107,6 @@ template <class Int>
   return cols;
 }
 
-[[nodiscard]] constexpr int slices(int64_t cols) {
-  const int blocks = slice_blocks(cols);
-  return blocks == 0 ? 0 : static_cast<int>(cols / kBlockK / blocks);
-}
-
 [[nodiscard]] constexpr int slice_bytes(int blocks) { return blocks * kTileRows * (kBlockK / 2 + 1); }
 [[nodiscard]] constexpr int64_t tile_bytes(int64_t cols) {
   const Slices s = slices_of(cols);
@@ -170,40 +165,5 @@ struct CodePlace {
   }
   return word_of_pairs(pairs);
 }
-
-namespace proof {
-constexpr bool codes_bijective() {
-  bool seen[kTileRows][2][kBlockK] = {};
-  for (int lane = 0; lane < kWarpLanes; ++lane)
-    for (int word = 0; word < 4; ++word)
-      for (int code = 0; code < kWordCodes; ++code) {
-        const CodeSource s = source_of({lane, word, code});
-        if (seen[s.row][s.block][s.k] || !(place_of(s) == CodePlace{lane, word, code})) return false;
-        seen[s.row][s.block][s.k] = true;
-      }
-  return true;
-}
-constexpr bool scales_bijective(int blocks) {
-  bool seen[8 * kTileRows] = {};
-  for (int row = 0; row < kTileRows; ++row)
-    for (int block = 0; block < blocks; ++block) {
-      const int at = scale_offset(blocks, row, block) - blocks / 2 * kBlockPairBytes;
-      if (at < 0 || at >= blocks * kTileRows || seen[at]) return false;
-      seen[at] = true;
-    }
-  return true;
-}
-static_assert(codes_bijective());
-static_assert(scales_bijective(6) && scales_bijective(8));
-static_assert(tile_bytes(2880) == 24480 && slices(2880) == 15 && slice_bytes(6) * 15 == 24480);
-static_assert(tile_bytes(4096) == 34816 && slices(4096) == 16 && slice_bytes(8) * 16 == 34816);
-static_assert(sliced_width(2880) == 2880 && sliced_width(1440) == 1472 && sliced_width(736) == 768 &&
-              sliced_width(672) == 704 && sliced_width(384) == 384 && sliced_width(0) == 64);
-static_assert(block_pair_width(1440) == 1472 && block_pair_width(736) == 768 && block_pair_width(384) == 384);
-static_assert(!fills_up(1440, 1407) && fills_up(1440, 1408) && fills_up(32, 0) && !fills_up(384, 383));
-static_assert(slices_of(1472).count == 8 && slices_of(1472).missing == 1 && tile_bytes(1472) == 12544);
-static_assert(slices_of(704).count == 4 && slices_of(704).missing == 1 && slices_of(64).missing == 2);
-static_assert(tile_bytes(2880) % 16 == 0 && slice_bytes(6) % 16 == 0);  // cp.async.bulk, 16-byte shared loads
-}  // namespace proof
 
 }  // namespace nibble::backend::cuda::layout

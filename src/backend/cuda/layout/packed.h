@@ -95,31 +95,6 @@ struct BlockPairElement {
   return 2 * kStepBytes + row % 8 * 8 + row / 8 * 4 + block * 2;
 }
 
-namespace proof {
-static_assert(geometry(Packing::kBf16, 2880).tile_bytes == 16 * 2880 * 2);
-static_assert(geometry(Packing::kBf16, 4096).tile_bytes == 16 * 4096 * 2);
-static_assert(geometry(Packing::kMxfp8, 2880).tile_bytes == 16 * 90 * 33);
-static_assert(geometry(Packing::kQ8, 2880).chunk_bytes == 15 * 1088 + 64);
-static_assert(geometry(Packing::kQ8, 4096).tile_bytes == 16 * 128 * 34);
-static_assert(geometry(Packing::kMxfp4, 2880).tile_bytes == tile_bytes(2880));
-static_assert(geometry(Packing::kMxfp4, 4096).piece_bytes == slice_bytes(8));
-static_assert(geometry(Packing::kMxfp4, 1472).tile_bytes == tile_bytes(1472));
-static_assert(geometry(Packing::kBf16, 1472).slices == 0);
-static_assert(block_pair_offset(Packing::kMxfp4, geometry(Packing::kMxfp4, 1472), 1, 0) ==
-              tile_bytes(1472) - kBlockPairBytes);
-constexpr bool pairs_bijective() {
-  bool seen[kTileRows][64] = {};
-  for (int lane = 0; lane < kWarpLanes; ++lane)
-    for (int i = 0; i < 32; ++i) {
-      const BlockPairElement e = block_pair_element(lane, i / 8, i / 2 % 4, i % 2);
-      if (seen[e.row][e.k]) return false;
-      seen[e.row][e.k] = true;
-    }
-  return true;
-}
-static_assert(pairs_bijective());
-}  // namespace proof
-
 }  // namespace nibble::backend::cuda::layout
 
 namespace nibble::backend::cuda {

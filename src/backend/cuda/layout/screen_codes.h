@@ -56,31 +56,4 @@ constexpr void lengthen(const uint32_t (&words)[kScreenWords], uint32_t (&regist
   }
 }
 
-namespace proof {
-constexpr bool shortens_and_lengthens() {
-  const uint32_t registers[kScreenRegisters] = {
-      0x01020304, 0x7f7f7f7f, 0, 0x55aa & 0x7f7f, 0x12345678 & 0x7f7f7f7f, 0x40404040, 0x3f3f3f3f, 0x5a6b7c0d};
-  uint32_t words[kScreenWords] = {}, back[kScreenRegisters] = {};
-  shorten(registers, words);
-  lengthen(words, back);
-  for (int j = 0; j < kScreenRegisters; ++j)
-    if (back[j] != registers[j]) return false;
-  return true;
-}
-static_assert(shortens_and_lengthens());
-constexpr bool screen_elements_meet_their_activations() {
-  bool seen[16][kScreenColumns] = {};
-  for (int lane = 0; lane < kWarpLanes; ++lane)
-    for (int reg = 0; reg < kScreenRegisters; ++reg)
-      for (int byte = 0; byte < 4; ++byte) {
-        const ScreenElement e = screen_element(lane, reg, byte);
-        const ScreenPlace p = screen_place(e.k);
-        if (seen[e.row][e.k] || p.t != lane % 4 || p.reg != reg / 4 * 2 + reg % 4 / 2 || p.byte != byte) return false;
-        seen[e.row][e.k] = true;
-      }
-  return true;
-}
-static_assert(screen_elements_meet_their_activations());
-}  // namespace proof
-
 }  // namespace nibble::backend::cuda::layout

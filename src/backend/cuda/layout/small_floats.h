@@ -63,37 +63,6 @@ struct E5m2Registers {
   return (step0 >> 1 & 0x07070707u) | (step0 >> 4 & 0x08080808u) | (step1 << 3 & 0x70707070u) | (step1 & 0x80808080u);
 }
 
-namespace proof {
-constexpr bool nibbles_are_codes() {
-  for (uint32_t low = 0; low < 16; ++low)
-    for (uint32_t high = 0; high < 16; ++high)
-      for (int byte = 0; byte < 4; ++byte) {
-        const uint32_t wide = half_of_code(low) >> 8 << 8 * byte, other = half_of_code(high) >> 8 << 8 * byte;
-        if (nibbles_of(wide, other) != (low | high << 4) << 8 * byte) return false;
-      }
-  return true;
-}
-constexpr bool registers_are_the_pairs() {
-  for (uint32_t n = 0; n < 4096; ++n) {
-    const uint32_t w = n < 32 ? 1u << n : n * 2654435761u;
-    const E2m1Pairs pairs = widen_e2m1x8(w);
-    const E5m2Registers registers = e5m2_of_e2m1x8(w);
-    for (int row = 0; row < 2; ++row)
-      if (registers.row[row] != (pairs.pair[row] >> 8 | pairs.pair[2 + row])) return false;
-  }
-  return true;
-}
-constexpr bool codes_are_e5m2() {
-  for (uint32_t code = 0; code < 16; ++code) {
-    const E5m2 wide{static_cast<uint8_t>(half_of_code(code) >> 8)};
-    const float value = E2m1{static_cast<uint8_t>(code)}.to_float();
-    if (wide.to_float() != value * 0x1p-14f) return false;
-  }
-  return true;
-}
-static_assert(kE2m1AsF16Log2 == -14 && registers_are_the_pairs() && codes_are_e5m2() && nibbles_are_codes());
-}  // namespace proof
-
 // Two e4m3 codes as f16, for cards without an instruction for it: a code's seven bits below the sign, shifted left by
 // seven, *are* that f16 number times 2^-8, subnormal included.
 inline constexpr uint32_t kE4m3Unscale = 0x5c005c00u;  // 2^8, twice

@@ -52,41 +52,6 @@ inline constexpr int kPanelK = kAtomRowBytes / 2;
   return uint64_t{kSwizzle128 | kStride} << 32 | ((stage >> 4) + static_cast<uint32_t>(step * 2) + kLeading);
 }
 
-namespace proof {
-constexpr bool slots_are_what_the_mma_sees() {
-  for (int t = 0; t < 4; ++t)
-    for (int step = 0; step < 2; ++step)
-      for (int reg = 0; reg < 4; ++reg)
-        for (int half = 0; half < 2; ++half)
-          if (slot_of_k(k_of(t, step, reg / 2, half)) != 16 * step + a_k(t, reg, half)) return false;
-  return true;
-}
-constexpr bool slots_bijective() {
-  uint32_t seen = 0;
-  for (int k = 0; k < kBlockK; ++k) seen |= 1u << slot_of_k(k);
-  return seen == 0xffffffffu;
-}
-constexpr bool chunks_are_swizzled_addresses() {
-  for (int token = 0; token < 256; ++token)
-    for (int chunk = 0; chunk < 8; ++chunk)
-      if (swizzled_chunk(token, chunk) != swizzle128(static_cast<uint32_t>(token * kAtomRowBytes + chunk * 16)))
-        return false;
-  return true;
-}
-constexpr bool panels_bijective() {
-  bool seen[16 * 2 * kPanelK] = {};
-  for (int row = 0; row < 16; ++row)
-    for (int k = 0; k < 2 * kPanelK; ++k) {
-      bool& place = seen[place_in_panels(16, row, k)];
-      if (place) return false;
-      place = true;
-    }
-  return true;
-}
-static_assert(slots_are_what_the_mma_sees() && slots_bijective() && chunks_are_swizzled_addresses());
-static_assert(panels_bijective());
-}  // namespace proof
-
 // The B operand of bytes: e4m3 codes of activations, a row of 64 k in 64 bytes, 64-byte swizzle. The rows of
 // a tile are a stage again, and of a matrix panels.
 //
@@ -121,36 +86,5 @@ inline constexpr int kByteRowBytes = kPanelK, kByteAtomBytes = kAtomRows * kByte
   constexpr uint32_t kLeading = 1u << 16;                                   // not used when swizzled
   return uint64_t{kSwizzle64 | kStride} << 32 | ((stage >> 4) + static_cast<uint32_t>(block * 2) + kLeading);
 }
-
-namespace proof {
-// Byte i of register 2 step + half is k_of's element i % 2 of the word's pair half + 2 (i / 2).
-constexpr bool byte_slots_are_what_the_wgmma_sees() {
-  for (int t = 0; t < 4; ++t)
-    for (int step = 0; step < 2; ++step)
-      for (int i = 0; i < 4; ++i) {
-        const MxElement slot = mx_a_element(kMxK32, {t, 2 * step, i});
-        if (byte_slot_of_k(k_of(t, step, i / 2, i % 2)) != slot.k) return false;
-      }
-  return true;
-}
-constexpr bool byte_chunks_are_swizzled_addresses() {
-  for (int token = 0; token < 256; ++token)
-    for (int chunk = 0; chunk < 4; ++chunk)
-      if (swizzled_byte_chunk(token, chunk) != swizzle64(static_cast<uint32_t>(token * kByteRowBytes + chunk * 16)))
-        return false;
-  return true;
-}
-constexpr bool byte_panels_bijective() {
-  bool seen[16 * 2 * kPanelK] = {};
-  for (int row = 0; row < 16; ++row)
-    for (int k = 0; k < 2 * kPanelK; ++k) {
-      bool& place = seen[place_in_byte_panels(16, row, k)];
-      if (place) return false;
-      place = true;
-    }
-  return true;
-}
-static_assert(byte_slots_are_what_the_wgmma_sees() && byte_chunks_are_swizzled_addresses() && byte_panels_bijective());
-}  // namespace proof
 
 }  // namespace nibble::backend::cuda::layout

@@ -6,12 +6,7 @@
 #include <utility>
 
 namespace nibble::backend::cuda {
-
 namespace {
-
-std::optional<GemmPlan> serve_gemm(const GemmShape& shape, const DeviceFacts& card) {
-  return plan_gemm(shape, plan_device(card));
-}
 
 std::optional<ExpertsPlan> serve_experts(const ExpertsShape& s, const DeviceFacts& card) {
   GemmPlan first = plan_gemm({2 * s.inter, s.hidden, s.pairs, s.experts}, plan_device(card));
@@ -21,19 +16,20 @@ std::optional<ExpertsPlan> serve_experts(const ExpertsShape& s, const DeviceFact
                                               {first.rows, first.tokens})};
 }
 
-std::optional<Kernel> serve_prefill(const PrefillShape& s) {
-  if (on_tensor_cores(s.pages)) return AttendPrefill::name(s.pages, s.fp8);
-  return std::nullopt;
-}
-
 }  // namespace
 
 Arch neutral() {
   return {.name = "neutral",
           .runs_on = [](const DeviceFacts&) { return true; },
-          .gemm = {.serve = serve_gemm, .launch = AnyGemm::launch},
+          .gemm = {.serve = [](const GemmShape& shape, const DeviceFacts& card) -> std::optional<GemmPlan> {
+                     return plan_gemm(shape, plan_device(card));
+                   },
+                   .launch = AnyGemm::launch},
           .experts_gemm = {.serve = serve_experts, .launch = AnyGemm::launch},
-          .prefill = {.serve = serve_prefill,
+          .prefill = {.serve = [](const PrefillShape& s) -> std::optional<Kernel> {
+                        if (on_tensor_cores(s.pages)) return AttendPrefill::name(s.pages, s.fp8);
+                        return std::nullopt;
+                      },
                       .plan = plan_prefill,
                       .launch = AttendPrefill::launch,
                       .tile_tokens = kPrefillTokens},

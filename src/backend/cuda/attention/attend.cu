@@ -37,10 +37,12 @@ void launch_row(const AttentionArgs& args, const Launch& on) {
   args.head_dim <= 64 ? launch_dims<Row, 2>(args, on) : launch_dims<Row, 4>(args, on);
 }
 
-template <class Kv>
-void launch_prefill(const AttentionArgs& args, Kernel name, const Launch& on) {
-  using Tile = PrefillTile<Kv>;
-  launch_tiles<Tile>(any_attend_prefill<Tile>, args, name, on);
+// f.operator()<a type that attention on tensor cores takes>().
+template <class F>
+void with_tensor_core_pages(KvDtype type, Kernel kernel, const F& f) {
+  require_shape(on_tensor_cores(type), kernel, "pages that it takes", static_cast<int64_t>(type));
+  if (type == KvDtype::kBf16) return f.template operator()<PageRow<KvDtype::kBf16>>();
+  f.template operator()<PageRow<KvDtype::kE4m3>>();
 }
 
 }  // namespace
@@ -52,11 +54,9 @@ void AttendDecode::launch(const AttentionArgs& args, const DecodePlan& plan, con
   require_shape(args.decode_count > 0 && args.decode_count <= kMaxDecodeCount, kernel, "1 to 16384 tokens",
                 args.decode_count);
   require_shape(args.target == plan.target && plan.target > 0, kernel, "the plan's target", args.target);
-  require_shape(type == KvDtype::kE4m3 || (type == KvDtype::kBf16 && !args.fp8), kernel, "pages that it takes",
-                static_cast<int64_t>(type));
+  require_shape(!args.fp8 || type == KvDtype::kE4m3, kernel, "pages that it takes", static_cast<int64_t>(type));
   if (args.fp8) return launch_ring<Fp8Row>(args, plan, kernel, on);
-  if (type == KvDtype::kBf16) return launch_ring<PageRow<KvDtype::kBf16>>(args, plan, kernel, on);
-  launch_ring<PageRow<KvDtype::kE4m3>>(args, plan, kernel, on);
+  with_tensor_core_pages(type, kernel, [&]<class Kv>() { launch_ring<Kv>(args, plan, kernel, on); });
 }
 
 void AttendPrefill::launch(const AttentionArgs& args, const Launch& on) {
@@ -65,9 +65,10 @@ void AttendPrefill::launch(const AttentionArgs& args, const Launch& on) {
   if (args.fp8) return launch_prefill_fp8<PlainFp8>(args, kernel, on);
   check_heads(args, kernel);
   require_shape(args.tile_count > 0, kernel, "at least one tile", args.tile_count);
-  require_shape(on_tensor_cores(type), kernel, "pages that it takes", static_cast<int64_t>(type));
-  if (type == KvDtype::kBf16) return launch_prefill<PageRow<KvDtype::kBf16>>(args, kernel, on);
-  launch_prefill<PageRow<KvDtype::kE4m3>>(args, kernel, on);
+  with_tensor_core_pages(type, kernel, [&]<class Kv>() {
+    using Tile = PrefillTile<Kv>;
+    launch_tiles<Tile>(any_attend_prefill<Tile>, args, kernel, on);
+  });
 }
 
 void Attend::launch(const AttentionArgs& args, const Launch& on) {

@@ -1,13 +1,10 @@
 #include "backend/cuda/attention/attend_plan.h"
 
-#include "base/error.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
 
 namespace nibble::backend::cuda {
-
 namespace {
 
 constexpr int kReservedBytes = 1024;  // of shared memory, by the system, per CTA

@@ -1,7 +1,6 @@
 #include "backend/cuda/card/device.h"
 
 #include "backend/cuda/memory/arena.h"
-#include "backend/cuda/program/choices.h"
 #include "backend/cuda/card/device_facts.h"
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/cuda/norm_rope/embed_norm_rope.h"

@@ -14,9 +14,8 @@
 namespace nibble::backend::cuda {
 
 // Instructions that multiply matrices. kMma: mma.sync on f16 or bf16; kWgmma: the same operands, Hopper; kFp8: mma.sync
-// on e4m3; kMxf8f6f4:
-// mma.sync on block-scaled FP8, FP6 and FP4; kMxf4: on FP4 alone, twice as many operations. All sum in f32, no operand
-// sparse.
+// on e4m3; kMxf8f6f4: mma.sync on block-scaled FP8, FP6 and FP4; kMxf4: on FP4 alone, twice as many operations. All sum
+// in f32, no operand sparse.
 enum class MatrixUnit : uint8_t { kNone, kMma, kWgmma, kFp8, kMxf8f6f4, kMxf4 };
 inline constexpr int kMatrixUnits = 6;
 [[nodiscard]] constexpr std::string_view name_of(MatrixUnit unit) {

@@ -24,6 +24,23 @@ constexpr CardArch kArchs[] = {
 
 std::optional<CardArch> mask;  // the process's, as the driver's answers are
 
+std::string version(int cuda) { return fmt::format("{}.{}", cuda / 1000, cuda % 1000 / 10); }
+
+// The oldest driver of a CUDA major version serves all its minor ones.
+std::string wanted_driver(int runtime) {
+  constexpr int kMajor = 13;
+  constexpr std::string_view kOldest = ", version 580 or newer";
+  return fmt::format("an NVIDIA driver for CUDA {}{}", version(runtime), runtime / 1000 == kMajor ? kOldest : "");
+}
+
+// "121a-real" as "12.1": the last digit is the minor version. PTX serves all that follow, too.
+std::string capability(std::string_view arch) {
+  const std::string_view digits = arch.substr(0, arch.find_first_not_of("0123456789"));
+  if (digits.size() < 2) return std::string(arch);
+  const std::string_view newer = arch.find("-virtual") != std::string_view::npos ? " or newer" : "";
+  return fmt::format("{}.{}{}", digits.substr(0, digits.size() - 1), digits.back(), newer);
+}
+
 }  // namespace
 
 CardArch card_arch(std::string_view name) {
@@ -46,27 +63,6 @@ DeviceFacts taken_for(const DeviceFacts& card, const CardArch& arch) {
 
 void mask_card(const std::optional<CardArch>& arch) { mask = arch; }
 const std::optional<CardArch>& card_mask() { return mask; }
-
-namespace {
-
-std::string version(int cuda) { return fmt::format("{}.{}", cuda / 1000, cuda % 1000 / 10); }
-
-// The oldest driver of a CUDA major version serves all its minor ones.
-std::string wanted_driver(int runtime) {
-  constexpr int kMajor = 13;
-  constexpr std::string_view kOldest = ", version 580 or newer";
-  return fmt::format("an NVIDIA driver for CUDA {}{}", version(runtime), runtime / 1000 == kMajor ? kOldest : "");
-}
-
-// "121a-real" as "12.1": the last digit is the minor version. PTX serves all that follow, too.
-std::string capability(std::string_view arch) {
-  const std::string_view digits = arch.substr(0, arch.find_first_not_of("0123456789"));
-  if (digits.size() < 2) return std::string(arch);
-  const std::string_view newer = arch.find("-virtual") != std::string_view::npos ? " or newer" : "";
-  return fmt::format("{}.{}{}", digits.substr(0, digits.size() - 1), digits.back(), newer);
-}
-
-}  // namespace
 
 std::string why_no_device(int status, const CudaVersions& versions, std::string_view says) {
   if (status == kCudaInsufficientDriver) {  // CUDA's answer where there is no driver, too

@@ -72,39 +72,8 @@ double measure_peak(double (*kernel)(const PeakLaunch&, cudaStream_t), const Dev
   return flops / s;
 }
 
-}  // namespace
-
-double measure_link(int device) {
-  constexpr int64_t kBytes = int64_t{32} << 20;
-  const CurrentDevice before;
-  require_kernels(open_device(device));
-  const PinnedBytes from = allocate_pinned(kBytes, "measuring the link");
-  const DeviceBytes to = allocate_device(kBytes, "measuring the link");
-  const Stream stream = make_stream();
-  return kBytes / best_seconds(stream.get(), [&] {
-           cuda_check(cudaMemcpyAsync(to.get(), from.get(), kBytes, cudaMemcpyHostToDevice, stream.get()));
-         });
-}
-
-DevicePeaks measure_cuda(int device) {
-  const CurrentDevice before;
-  if (const CudaAvailable available = cuda_available(device); !available.yes)
-    throw Error(Code::kUnsupported, "{}", available.reason);
-  const DeviceFacts facts = open_device(device);
-  const Stream stream = make_stream();
-  DevicePeaks peaks{.device = facts.name, .read_bytes_per_s = measure_read(facts, stream.get()), .matrix = {}};
-  const std::vector<Arch> arches = Card(facts).arches;
-  for (auto arch = arches.rbegin(); arch != arches.rend(); ++arch) {
-    if (arch->peak.launch == nullptr) continue;
-    if (const double flops = measure_peak(arch->peak.launch, facts, stream.get()); flops > 0)
-      peaks.matrix.push_back({std::string(arch->peak.of), arch->peak.exact16, flops});
-  }
-  return peaks;
-}
-
 // cuda_clock (measure.h). NVML comes with the driver, so it is loaded, never linked; its header comes with neither, so
 // what is used of it is declared here, after NVIDIA's "NVML API Reference".
-namespace {
 
 using Device = struct nvmlDevice_st*;  // NOLINT(readability-identifier-naming): NVML's name
 constexpr int kSuccess = 0, kSmClock = 1, kGpuSensor = 0;
@@ -162,6 +131,34 @@ struct Nvml {
 };
 
 }  // namespace
+
+double measure_link(int device) {
+  constexpr int64_t kBytes = int64_t{32} << 20;
+  const CurrentDevice before;
+  require_kernels(open_device(device));
+  const PinnedBytes from = allocate_pinned(kBytes, "measuring the link");
+  const DeviceBytes to = allocate_device(kBytes, "measuring the link");
+  const Stream stream = make_stream();
+  return kBytes / best_seconds(stream.get(), [&] {
+           cuda_check(cudaMemcpyAsync(to.get(), from.get(), kBytes, cudaMemcpyHostToDevice, stream.get()));
+         });
+}
+
+DevicePeaks measure_cuda(int device) {
+  const CurrentDevice before;
+  if (const CudaAvailable available = cuda_available(device); !available.yes)
+    throw Error(Code::kUnsupported, "{}", available.reason);
+  const DeviceFacts facts = open_device(device);
+  const Stream stream = make_stream();
+  DevicePeaks peaks{.device = facts.name, .read_bytes_per_s = measure_read(facts, stream.get()), .matrix = {}};
+  const std::vector<Arch> arches = Card(facts).arches;
+  for (auto arch = arches.rbegin(); arch != arches.rend(); ++arch) {
+    if (arch->peak.launch == nullptr) continue;
+    if (const double flops = measure_peak(arch->peak.launch, facts, stream.get()); flops > 0)
+      peaks.matrix.push_back({std::string(arch->peak.of), arch->peak.exact16, flops});
+  }
+  return peaks;
+}
 
 ReadClock cuda_clock(int device) {
   Nvml nvml;

@@ -30,9 +30,22 @@ class Profiler final : public KernelProfiler {
   // on: whose trace the backend's launches go to, on that card. graphs: may be null. Both outlive the profiler.
   Profiler(const Launch& on, StepGraphs* graphs, int card) : on_(on), graphs_(graphs), card_(card) {}
 
-  void begin() override;
-  void skip() override;
-  [[nodiscard]] KernelProfile take() override;
+  void begin() override {
+    cuda_check(cudaStreamSynchronize(on_.stream));
+    cupti_.emplace(card_);
+    if (graphs_ != nullptr) graphs_->forget();  // CUPTI sees into those that are made before its eyes
+    restart();
+  }
+  void skip() override {
+    cuda_check(cudaStreamSynchronize(on_.stream));
+    skipped_ = kernels_of(*on_.trace).size();
+  }
+  [[nodiscard]] KernelProfile take() override {
+    cuda_check(cudaStreamSynchronize(on_.stream));
+    KernelProfile profile = account(kernels_of(*on_.trace), cupti_->take(), skipped_);
+    restart();
+    return profile;
+  }
   void end() override { cupti_.reset(); }
 
   // A step begins: its launches are kept after those of the steps before it, or alone when nobody profiles.
@@ -41,32 +54,16 @@ class Profiler final : public KernelProfiler {
   }
 
  private:
+  void restart() {
+    on_.trace->clear();
+    skipped_ = 0;
+  }
+
   const Launch& on_;
   StepGraphs* graphs_;
   const int card_;
   std::optional<Cupti> cupti_;
   size_t skipped_ = 0;  // launches
 };
-
-inline void Profiler::begin() {
-  cuda_check(cudaStreamSynchronize(on_.stream));
-  cupti_.emplace(card_);
-  if (graphs_ != nullptr) graphs_->forget();  // CUPTI sees into those that are made before its eyes
-  on_.trace->clear();
-  skipped_ = 0;
-}
-
-inline void Profiler::skip() {
-  cuda_check(cudaStreamSynchronize(on_.stream));
-  skipped_ = kernels_of(*on_.trace).size();
-}
-
-inline KernelProfile Profiler::take() {
-  cuda_check(cudaStreamSynchronize(on_.stream));
-  KernelProfile profile = account(kernels_of(*on_.trace), cupti_->take(), skipped_);
-  on_.trace->clear();
-  skipped_ = 0;
-  return profile;
-}
 
 }  // namespace nibble::backend::cuda

@@ -5,7 +5,6 @@
 #include "base/error.h"
 
 namespace nibble::backend::cuda {
-
 namespace {
 [[noreturn]] void refuse() {
   throw Error(Code::kUnsupported, "cuda: cards of several processes: want NCCL, found a build without nccl.h");

@@ -157,7 +157,31 @@ class NcclComm final : public Comm {
 
  private:
   NcclComm(int rank, int ranks) : Comm(rank, ranks) {}
-  void meet() const;
+  // NCCL connects ranks when a message first takes one of its algorithms, and in that call waits for the others: not in
+  // the middle of a step. So all sizes go once, and then to every other rank the first part of the values for the
+  // second.
+  void meet() const {
+    const DeviceBytes values = allocate_device(kMostBytes, "the first sums of NCCL");
+    const Stream stream = make_stream();
+    cuda_check(cudaMemsetAsync(values.get(), 0, static_cast<size_t>(kMostBytes), stream.get()));
+    for (const DeltaValues::Type type : {DeltaValues::Type::kF32, DeltaValues::Type::kBf16})
+      for (int64_t bytes = kFewestBytes; bytes <= kMostBytes; bytes *= 2)
+        nccl_.check(nccl_.all_reduce(values.get(), values.get(), static_cast<size_t>(bytes / bytes_of(type)),
+                                     type_of(type), ncclSum, comm_, stream.get()),
+                    "the first sums");
+    constexpr std::string_view kExchange = "the first exchange";
+    for (int64_t bytes = kFewestBytes; bytes <= kMostBytes / 2; bytes *= 16) {
+      const auto count = static_cast<size_t>(bytes) / sizeof(float);
+      nccl_.check(nccl_.group(), kExchange);
+      for (int other = 0; other < ranks(); ++other) {
+        if (other == rank()) continue;
+        nccl_.check(nccl_.send(values.get(), count, ncclFloat32, other, comm_, stream.get()), kExchange);
+        nccl_.check(nccl_.receive(values.get() + bytes, count, ncclFloat32, other, comm_, stream.get()), kExchange);
+      }
+      nccl_.check(nccl_.group_end(), kExchange);
+    }
+    cuda_check(cudaStreamSynchronize(stream.get()));
+  }
   // Throws where this rank was given up.
   [[nodiscard]] std::shared_lock<std::shared_timed_mutex> use() const {
     std::shared_lock lock(used_);
@@ -171,31 +195,6 @@ class NcclComm final : public Comm {
   mutable std::atomic<bool> given_up_ = false;
   mutable std::thread abandons_;
 };
-
-// NCCL connects ranks when a message first takes one of its algorithms, and in that call waits for the others: not in
-// the middle of a step. So all sizes go once, and then to every other rank the first part of the values for the second.
-void NcclComm::meet() const {
-  const DeviceBytes values = allocate_device(kMostBytes, "the first sums of NCCL");
-  const Stream stream = make_stream();
-  cuda_check(cudaMemsetAsync(values.get(), 0, static_cast<size_t>(kMostBytes), stream.get()));
-  for (const DeltaValues::Type type : {DeltaValues::Type::kF32, DeltaValues::Type::kBf16})
-    for (int64_t bytes = kFewestBytes; bytes <= kMostBytes; bytes *= 2)
-      nccl_.check(nccl_.all_reduce(values.get(), values.get(), static_cast<size_t>(bytes / bytes_of(type)),
-                                   type_of(type), ncclSum, comm_, stream.get()),
-                  "the first sums");
-  constexpr std::string_view kExchange = "the first exchange";
-  for (int64_t bytes = kFewestBytes; bytes <= kMostBytes / 2; bytes *= 16) {
-    const auto count = static_cast<size_t>(bytes) / sizeof(float);
-    nccl_.check(nccl_.group(), kExchange);
-    for (int other = 0; other < ranks(); ++other) {
-      if (other == rank()) continue;
-      nccl_.check(nccl_.send(values.get(), count, ncclFloat32, other, comm_, stream.get()), kExchange);
-      nccl_.check(nccl_.receive(values.get() + bytes, count, ncclFloat32, other, comm_, stream.get()), kExchange);
-    }
-    nccl_.check(nccl_.group_end(), kExchange);
-  }
-  cuda_check(cudaStreamSynchronize(stream.get()));
-}
 
 }  // namespace
 

@@ -9,11 +9,20 @@
 namespace nibble::backend::cuda {
 namespace {
 
-bool is_aligned(const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
+// Null is.
+void require_aligned(const void* at, Kernel kernel, std::string_view want) {
+  const auto beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(at) % 16);
+  require_shape(beyond == 0, kernel, want, beyond);
+}
 
-void check_link(const PushLink& link, Kernel kernel) {
+template <class Link>
+void check_ranks(const Link& link, Kernel kernel) {
   require_shape(link.shape.ranks >= 2 && link.shape.ranks <= kMaxPushRanks, kernel, "2 to 8 ranks", link.shape.ranks);
   require_shape(link.rank >= 0 && link.rank < link.shape.ranks, kernel, "a rank of these", link.rank);
+}
+
+void check_link(const PushLink& link, Kernel kernel) {
+  check_ranks(link, kernel);
   require_shape(link.shape.words > 0 && link.shape.words % kSweptWords == 0, kernel, "mailboxes of whole 256 words",
                 link.shape.words);
 }
@@ -46,10 +55,9 @@ void check_args(const PushReduce::Args& a) {
   check_link(a.link, name);
   require_shape(a.words > 0 && a.words % kVectorWords == 0, name, "whole vectors of 16 bytes", a.words);
   require_shape(a.words <= a.link.shape.words, name, "a message that the mailbox holds", a.words);
-  require_shape(is_aligned(a.rest) && is_aligned(a.into), name, "rest and into at multiples of 16 bytes",
-                static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.into) % 16));
-  require_shape(is_aligned(a.values), name, "values at a multiple of 16 bytes",
-                static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.values) % 16));
+  for (const float* const at : {a.rest, static_cast<const float*>(a.into)})
+    require_aligned(at, name, "rest and into at multiples of 16 bytes");
+  require_aligned(a.values, name, "values at a multiple of 16 bytes");
 }
 
 void check_args(const PushCombine::Args& a) {
@@ -76,8 +84,8 @@ void check_args(const PushGather::Args& a) {
     require_shape(a.rows * a.count[rank] <= a.link.shape.words, name, "a message that the mailbox holds",
                   a.rows * a.count[rank]);
   }
-  require_shape(is_aligned(a.own) && is_aligned(a.all), name, "rows at multiples of 16 bytes",
-                static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.own) % 16));
+  for (const float* const at : {a.own, static_cast<const float*>(a.all)})
+    require_aligned(at, name, "rows at multiples of 16 bytes");
 }
 
 void check_args(const PushPick::Args& a) {
@@ -101,14 +109,12 @@ PushCost cost(const ShareReduce::Args& a) {
 void check_args(const ShareReduce::Args& a) {
   const Kernel name = ShareReduce::name(DeltaValues::Type::kF32, a.sent);
   const ShareShape& shape = a.link.shape;
-  require_shape(shape.ranks >= 2 && shape.ranks <= kMaxPushRanks, name, "2 to 8 ranks", shape.ranks);
-  require_shape(a.link.rank >= 0 && a.link.rank < shape.ranks, name, "a rank of these", a.link.rank);
+  check_ranks(a.link, name);
   require_shape(shape.chunks > 0 && shape.chunks % shape.ranks == 0, name, "as many chunks for every rank",
                 shape.chunks);
   require_shape(a.words > 0 && a.words % kVectorWords == 0, name, "whole vectors of 16 bytes", a.words);
   require_shape(a.words <= shape.words(), name, "a message that the box holds", a.words);
-  const auto at = reinterpret_cast<uintptr_t>(a.values);
-  require_shape(at % 16 == 0, name, "values at a multiple of 16 bytes", static_cast<int64_t>(at % 16));
+  require_aligned(a.values, name, "values at a multiple of 16 bytes");
 }
 
 SumPlan plan_sum(const SumShape& shape) {

@@ -9,17 +9,6 @@
 namespace nibble::backend::cuda {
 namespace {
 
-// A CTA per tile, as planned.
-template <class Tile>
-void launch_gemm(void (*kernel)(GemmArgs), Kernel name, const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
-  require_shape(plan.smem_bytes == Tile::kSharedBytes, name, "the plan's shared memory", plan.smem_bytes);
-  require_shape(plan.grid_y <= 65535, name, "at most 65535 tiles of tokens", plan.grid_y);
-  allow_shared(kernel, Tile::kSharedBytes, name);
-  kernel<<<dim3(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.grid_y)), Tile::kThreads,
-           Tile::kSharedBytes, on.stream>>>(args);
-  launched(name, on);
-}
-
 void require_round(const Round::Args& args, Kernel name) {
   const int block = args.to.rows > 0 ? layout::kPanelK : layout::kBlockK;
   require_shape(args.tokens > 0, name, "at least one token", args.tokens);
@@ -34,12 +23,18 @@ void require_round(const Round::Args& args, Kernel name) {
                 args.tokens);
 }
 
+// A CTA per tile, as planned.
 template <layout::Packing kPacking, GemmTileSize kSize, layout::RowOrder kOrder>
 void launch(const GemmArgs& args, const GemmPlan& plan, const Launch& on) {
   using Tile = GemmTile<kPacking, kSize>;
   constexpr Kernel kName =
       kOrder == layout::RowOrder::kGateUp ? AnyGemm::kGateUp : by_packing(AnyGemm::kNames, kPacking);
-  launch_gemm<Tile>(any_gemm<Tile, kOrder>, kName, args, plan, on);
+  require_shape(plan.smem_bytes == Tile::kSharedBytes, kName, "the plan's shared memory", plan.smem_bytes);
+  require_shape(plan.grid_y <= 65535, kName, "at most 65535 tiles of tokens", plan.grid_y);
+  allow_shared(any_gemm<Tile, kOrder>, Tile::kSharedBytes, kName);
+  const dim3 grid(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.grid_y));
+  any_gemm<Tile, kOrder><<<grid, Tile::kThreads, Tile::kSharedBytes, on.stream>>>(args);
+  launched(kName, on);
 }
 
 // The list of instances: gemm_has_tile.

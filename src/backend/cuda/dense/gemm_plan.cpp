@@ -21,6 +21,20 @@ void require(bool holds, const char* want, const GemmArgs& a) {
 constexpr int64_t kFixed = 64;          // of a tile's work, what a row or token costs that is read for it, in products
 constexpr int64_t kCtaOwnBytes = 1024;  // of shared memory, that a CTA takes itself
 
+int64_t row_blocks(int64_t rows) { return ceil_div(rows / layout::kTileRows, kSplitRowTiles); }
+
+void require(bool holds, const char* want, const GemmShape& s) {
+  if (!holds)
+    throw Error(Code::kUnsupported, "cuda: split gemm: want {}, found {} x {}, {} tokens", want, s.rows, s.cols,
+                s.tokens);
+}
+
+void require_shape(const GemmShape& s) {
+  require(s.rows > 0 && s.rows % layout::kTileRows == 0, "rows in tiles of 16", s);
+  require(layout::slice_blocks(s.cols) != 0, "cols in slices (layout/mx_a_m16k32.h)", s);
+  require(s.tokens > 0 && s.tokens <= kSplitMaxTokens, "1 to 256 tokens", s);
+}
+
 }  // namespace
 
 GemmPlan plan_tiles(const Plan& launch, int rows, int tokens) {
@@ -135,24 +149,6 @@ void check_args(const GroupTiles::Args& a) {
               "found {} tokens, topk {}, {} experts, tiles of {}",
               kGroupMaxExperts, a.tokens, a.topk, a.experts, a.tile_tokens);
 }
-
-namespace {
-
-int64_t row_blocks(int64_t rows) { return ceil_div(rows / layout::kTileRows, kSplitRowTiles); }
-
-void require(bool holds, const char* want, const GemmShape& s) {
-  if (!holds)
-    throw Error(Code::kUnsupported, "cuda: split gemm: want {}, found {} x {}, {} tokens", want, s.rows, s.cols,
-                s.tokens);
-}
-
-void require_shape(const GemmShape& s) {
-  require(s.rows > 0 && s.rows % layout::kTileRows == 0, "rows in tiles of 16", s);
-  require(layout::slice_blocks(s.cols) != 0, "cols in slices (layout/mx_a_m16k32.h)", s);
-  require(s.tokens > 0 && s.tokens <= kSplitMaxTokens, "1 to 256 tokens", s);
-}
-
-}  // namespace
 
 int split_count(int64_t rows, int64_t cols, int sms) {
   const int64_t pairs = cols / (2 * layout::kBlockK);

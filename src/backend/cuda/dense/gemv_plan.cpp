@@ -4,7 +4,6 @@
 #include "base/error.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace nibble::backend::cuda {
 namespace {

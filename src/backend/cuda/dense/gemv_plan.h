@@ -116,9 +116,8 @@ void check_args(const GemvQkv::Args& args);
 
 // Packs rows of a tall matrix on the device; experts follow each other as rows. `values` as the checkpoint ships them:
 // bf16 [rows, cols], or codes [rows, cols / 32, 16 or 32] with scales [rows, cols / 32]; Q8_0 as llama.cpp's files hold
-// it. bad_scales counts scale codes
-// that the format cannot hold (mxfp4: above layout::kMaxScaleCode; mxfp8: NaN), which make the matrix meaningless; the
-// caller zeroes and reads it.
+// it. bad_scales counts scale codes that the format cannot hold (mxfp4: above layout::kMaxScaleCode; mxfp8: NaN), which
+// make the matrix meaningless; the caller zeroes and reads it.
 struct PackArgs {
   layout::Packing packing = layout::Packing::kMxfp4;
   const uint8_t* values = nullptr;

@@ -7,7 +7,6 @@
 #include "backend/cuda/layout/wgmma_b.h"
 
 namespace nibble::backend::cuda {
-
 namespace {
 
 void require_sums(Kernel kernel, const SplitSums& sums, const Bf16* bias, int rows) {

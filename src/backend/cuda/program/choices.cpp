@@ -39,6 +39,14 @@ void require_head_shapes(const BackendConfig& config, const RunConfig& run) {
     throw Error(Code::kUnsupported, "cuda: a head's keys and values: want bf16, found {}", name_of(run.kv_type()));
 }
 
+// Whether an architecture's GEMMs multiply codes for a step with as many pairs as experts.
+bool takes_codes(const Arch& arch, const Card& card, ExpertsShape shape, const Dims& d) {
+  if (arch.experts_gemm.serve == nullptr) return false;
+  shape.hidden = d.hidden, shape.inter = d.inter, shape.pairs = shape.experts = d.experts;
+  const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, card.facts);
+  return plan && in_codes(plan->input);
+}
+
 }  // namespace
 
 KernelFamily choose_family(const BackendConfig& config, const RunConfig& run) {
@@ -74,18 +82,10 @@ Activations choose_activations(KernelFamily kernel, const RunConfig& run) {
 void require_moe_tile(const BackendConfig& config, const RunConfig& run, const Card& card) {
   if (run.moe_tile == MoeTile::kAuto) return;
   const Dims& d = config.dims;
-  const ExpertsShape shape{.hidden = d.hidden,
-                           .inter = d.inter,
-                           .pairs = d.experts,
-                           .experts = d.experts,
-                           .activations = run.activations,
-                           .tile_tokens = tokens_of(run.moe_tile)};
+  const ExpertsShape shape{.activations = run.activations, .tile_tokens = tokens_of(run.moe_tile)};
   const KernelFamily kernel = choose_family(config, run);
-  for (const Arch& arch : card.arches) {
-    if (!has_gemms(kernel) || arch.experts_gemm.serve == nullptr) continue;
-    const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, card.facts);
-    if (plan && in_codes(plan->input)) return;
-  }
+  const auto takes = [&](const Arch& arch) { return takes_codes(arch, card, shape, d); };
+  if (has_gemms(kernel) && std::ranges::any_of(card.arches, takes)) return;
   throw Error(
       Code::kUnsupported,
       "--moe-tile {}: want a card of compute capability 12, --moe-activation mxfp8, mxfp6 or mxfp4, --moe-kernel "
@@ -128,18 +128,9 @@ bool prefill_takes(const Card& card, KvDtype type) {
 }
 
 bool multiplies_codes(KernelFamily kernel, const Dims& d, const Card& card) {
-  if (!has_gemms(kernel)) return false;
-  const ExpertsShape shape{.hidden = d.hidden,
-                           .inter = d.inter,
-                           .pairs = d.experts,
-                           .experts = d.experts,
-                           .activations = Activations::kMxfp8};
-  for (const Arch& arch : card.arches) {
-    if (!arch.gemm.codes || arch.experts_gemm.serve == nullptr) continue;
-    const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, card.facts);
-    if (plan && in_codes(plan->input)) return true;
-  }
-  return false;
+  return has_gemms(kernel) && std::ranges::any_of(card.arches, [&](const Arch& arch) {
+           return arch.gemm.codes && takes_codes(arch, card, {.activations = Activations::kMxfp8}, d);
+         });
 }
 
 bool fused_step(const Dims& d, int64_t tokens) {

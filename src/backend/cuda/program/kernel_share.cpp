@@ -18,6 +18,7 @@ constexpr std::string_view kH100Profile = "2026-11-22-h100-profile.json", kH100S
                            kH100Stores = "2026-11-22-h100-dense-stores.json",
                            kH100Router = "2026-11-22-h100-prefill-dense.json",
                            kH100Grouped = "2026-11-22-h100-grouped.json",
+                           kH100MoeDown = "2026-11-25-h100-moe-down.json",
                            kH100NormRoute = "2026-11-26-h100-norm-route.json",
                            kH100Between = "2026-11-26-h100-between-gemms.json";
 constexpr std::string_view kH100AsSm80 = "2026-11-25-h100-as-sm80.json",
@@ -32,6 +33,37 @@ constexpr std::string_view kAssumedMma = "assumed: as bf16's", kAssumedNorm = "a
                            kAssumedFp8 = "assumed: as any_attend_prefill of its own peak",
                            kAssumedMx = "assumed: 65 % of the peak, what CUTLASS reaches of MXFP8 x MXFP4 on a GB10",
                            kAssumedMxf4 = "assumed: 50 % of the peak: weights widen for half as many products";
+
+constexpr KernelShare prompt_attention(std::string_view kernel, MatrixUnit unit, double of_peak,
+                                       std::string_view from) {
+  return {.kernel = kernel, .step_us = 3, .token_us = 0.02, .matrix = {unit, of_peak}, .from = from};
+}
+
+struct Moves {
+  double step_us, read, value_bytes;
+};
+constexpr KernelShare between_products(std::string_view kernel, const Moves& moves, std::string_view from) {
+  return {.kernel = kernel,
+          .step_us = moves.step_us,
+          .read = moves.read,
+          .cycle_bytes = 14,
+          .value_bytes = moves.value_bytes,
+          .from = from};
+}
+
+constexpr KernelShare widened_wgmma(std::string_view kernel, double step_us, double of_peak, std::string_view from) {
+  return {.kernel = kernel, .step_us = step_us, .cycle_bytes = 10.3, .matrix = {kWgmma, of_peak}, .from = from};
+}
+
+// Of experts, on the block-scaled units.
+constexpr KernelShare mx_experts(std::string_view kernel, MatrixUnit unit, double value_bytes) {
+  const bool nibbles = unit == kMxf4;
+  return {.kernel = kernel,
+          .step_us = 4,
+          .matrix = {unit, nibbles ? 0.5 : 0.65},
+          .value_bytes = value_bytes,
+          .from = nibbles ? kAssumedMxf4 : kAssumedMx};
+}
 
 // Fitted to an H100 and rounded: to its profiles, kernel by kernel; token_us of the decode kernels to what its steps of
 // 8 sequences take beyond their bytes, which tells the sum and not how it divides among the three. No figure of another
@@ -57,12 +89,7 @@ constexpr KernelShare kShares[] = {
     {.kernel = "any_router", .step_us = 1.5, .token_us = 0.48, .from = kH100Profile},
     {.kernel = "moe_up", .step_us = 3.2, .cycle_bytes = 24, .feeding = kOwn, .from = kH100Chains},
     {.kernel = "gemv<moe_down>", .step_us = 2.0, .cycle_bytes = 9.2, .from = kH100Chains},
-    {.kernel = "moe_down",
-     .step_us = 6.0,
-     .token_us = 0.35,
-     .cycle_bytes = 24,
-     .feeding = kOwn,
-     .from = "2026-11-25-h100-moe-down.json"},
+    {.kernel = "moe_down", .step_us = 6.0, .token_us = 0.35, .cycle_bytes = 24, .feeding = kOwn, .from = kH100MoeDown},
     {.kernel = "any_host_rows", .step_us = 3, .value_bytes = 6, .from = "assumed: as a norm, and a line over the bus"},
     {.kernel = "any_top_experts", .step_us = 2, .token_us = 0.003, .from = kH100Chains},
     // The row tile of a warp, as in moe_up, for more tokens: 256 and 512 of them tell what its products cost.
@@ -75,78 +102,41 @@ constexpr KernelShare kShares[] = {
 
     // Attention of decode reads keys and values at 88 % at a depth of 32768.
     {.kernel = "any_attend_decode", .step_us = 3.5, .token_us = 0.003, .read = 0.88, .from = kH100Sums},
-    {.kernel = "any_attend_prefill", .step_us = 3, .token_us = 0.02, .matrix = {kMma, 0.40}, .from = kH100AsSm80},
-    // Conversions hold it.
-    {.kernel = "any_attend_prefill<e4m3>",
-     .step_us = 3,
-     .token_us = 0.02,
-     .matrix = {kMma, 0.32},
-     .from = kH200Fp8Pages},
-    {.kernel = "any_attend_prefill_fp8<mma>",
-     .step_us = 3,
-     .token_us = 0.02,
-     .matrix = {kFp8, 0.40},
-     .from = kAssumedFp8},
-    {.kernel = "any_attend_prefill_fp8<mx>",
-     .step_us = 3,
-     .token_us = 0.02,
-     .matrix = {kMxf8f6f4, 0.40},
-     .from = kAssumedFp8},
-    {.kernel = "sm90_attend_prefill", .step_us = 3, .token_us = 0.02, .matrix = {kWgmma, 0.467}, .from = kH100Prompts},
+    prompt_attention("any_attend_prefill", kMma, 0.40, kH100AsSm80),
+    prompt_attention("any_attend_prefill<e4m3>", kMma, 0.32, kH200Fp8Pages),  // conversions hold it
+    prompt_attention("any_attend_prefill_fp8<mma>", kFp8, 0.40, kAssumedFp8),
+    prompt_attention("any_attend_prefill_fp8<mx>", kMxf8f6f4, 0.40, kAssumedFp8),
+    prompt_attention("sm90_attend_prefill", kWgmma, 0.467, kH100Prompts),
 
     // Between products: they move activations alone, which a small step holds in L2.
-    {.kernel = "any_norm_sums", .step_us = 1.7, .read = 0.83, .cycle_bytes = 14, .value_bytes = 18, .from = kH100Small},
-    {.kernel = "any_combine", .step_us = 1.7, .read = 0.83, .cycle_bytes = 14, .value_bytes = 18, .from = kAssumedNorm},
-    {.kernel = "any_tap", .step_us = 1.7, .read = 0.83, .cycle_bytes = 14, .value_bytes = 8, .from = kAssumedNorm},
-    {.kernel = "any_rope_sums",
-     .step_us = 1.5,
-     .read = 0.9,
-     .cycle_bytes = 14,
-     .value_bytes = 12,
-     .from = kH100Between},
-    {.kernel = "any_rmsnorm", .step_us = 2, .read = 0.8, .cycle_bytes = 14, .value_bytes = 8, .from = kH100Profile},
+    between_products("any_norm_sums", {.step_us = 1.7, .read = 0.83, .value_bytes = 18}, kH100Small),
+    between_products("any_combine", {.step_us = 1.7, .read = 0.83, .value_bytes = 18}, kAssumedNorm),
+    between_products("any_tap", {.step_us = 1.7, .read = 0.83, .value_bytes = 8}, kAssumedNorm),
+    between_products("any_rope_sums", {.step_us = 1.5, .read = 0.9, .value_bytes = 12}, kH100Between),
+    between_products("any_rmsnorm", {.step_us = 2, .read = 0.8, .value_bytes = 8}, kH100Profile),
     // The router of steps that no fused one takes.
     {.kernel = "any_linear", .step_us = 5, .matrix = {kMma, 0.15}, .from = kH100Router},
     {.kernel = "sm90_norm_route", .step_us = 4.5, .token_us = 0.045, .from = kH100NormRoute},
     // What comes after the last product is its fixed part.
-    {.kernel = "any_route_sums",
-     .step_us = 14,
-     .read = 0.81,
-     .cycle_bytes = 14,
-     .value_bytes = 12,
-     .from = kH100Between},
+    between_products("any_route_sums", {.step_us = 14, .read = 0.81, .value_bytes = 12}, kH100Between),
     {.kernel = "any_moe_group_tiles", .step_us = 2, .token_us = 0.003, .from = kH100Prompts},
-    {.kernel = "any_group_round",
-     .step_us = 3,
-     .read = 0.86,
-     .cycle_bytes = 14,
-     .value_bytes = 12,
-     .from = kH100Between},
-    {.kernel = "any_round", .step_us = 1.9, .read = 0.79, .cycle_bytes = 14, .value_bytes = 12, .from = kH100Prompts},
-    {.kernel = "any_round_rows", .step_us = 1.9, .read = 0.57, .cycle_bytes = 14, .value_bytes = 12, .from = kH200Fp8},
-    {.kernel = "any_round_blocks",
-     .step_us = 1.9,
-     .read = 0.79,
-     .cycle_bytes = 14,
-     .value_bytes = 6,
-     .from = kH100Chains},
+    between_products("any_group_round", {.step_us = 3, .read = 0.86, .value_bytes = 12}, kH100Between),
+    between_products("any_round", {.step_us = 1.9, .read = 0.79, .value_bytes = 12}, kH100Prompts),
+    between_products("any_round_rows", {.step_us = 1.9, .read = 0.57, .value_bytes = 12}, kH200Fp8),
+    between_products("any_round_blocks", {.step_us = 1.9, .read = 0.79, .value_bytes = 6}, kH100Chains),
 
     // GEMMs.
     {.kernel = "sm90_split_gemm", .step_us = 2.5, .matrix = {kWgmma, 0.75}, .from = kH100Dense},
     {.kernel = "sm90_dense_gemm", .step_us = 3, .matrix = {kWgmma, 0.64}, .from = kH100Stores},
     // With weights in L2, or none loaded, it takes nearly as long: what holds it is widening them.
-    {.kernel = "sm90_mxfp4_gemm<", .step_us = 4, .cycle_bytes = 10.3, .matrix = {kWgmma, 0.68}, .from = kH100Waves},
+    widened_wgmma("sm90_mxfp4_gemm<", 4, 0.68, kH100Waves),
     // As it, but x stays in shared memory. What an H200 takes in at its power limit.
     {.kernel = "sm90_grouped", .step_us = 8, .cycle_bytes = 12.5, .matrix = {kWgmma, 0.5}, .from = kH200FewPairs},
     // In FP8, which has twice the peak.
-    {.kernel = "sm90_mxfp4_gemm<gate_up, e4m3>",
-     .step_us = 4,
-     .cycle_bytes = 10.3,
-     .matrix = {kWgmma, 0.83},
-     .from = kH200Fp8},
-    {.kernel = "sm90_mxfp4_gemm<e4m3>", .step_us = 4, .cycle_bytes = 10.3, .matrix = {kWgmma, 0.83}, .from = kH200Fp8},
+    widened_wgmma("sm90_mxfp4_gemm<gate_up, e4m3>", 4, 0.83, kH200Fp8),
+    widened_wgmma("sm90_mxfp4_gemm<e4m3>", 4, 0.83, kH200Fp8),
     // Dense: its few CTAs read all of K each, which takes that long.
-    {.kernel = "sm90_mxfp4_gemm", .step_us = 16, .cycle_bytes = 10.3, .matrix = {kWgmma, 0.6}, .from = kH100Steps},
+    widened_wgmma("sm90_mxfp4_gemm", 16, 0.6, kH100Steps),
     // Its few CTAs read all of K each: that is the fixed part.
     {.kernel = "any_gemm<bf16>", .step_us = 24, .matrix = {kMma, 0.47}, .from = kH100AsSm80},
     {.kernel = "any_gemm<q8_0>", .step_us = 24, .matrix = {kMma, 0.47}, .from = kAssumedMma},
@@ -154,22 +144,10 @@ constexpr KernelShare kShares[] = {
     // The experts': a weight is widened once per 64 tokens, be they as many or not.
     {.kernel = "any_gemm", .step_us = 4, .cycle_bytes = 10, .matrix = {kMma, 0.55}, .from = kH100AsSm80Gemms},
     // A row of codes in, a row of codes or of bf16 out, for each of a token's four experts; dense: bf16 out.
-    {.kernel = "sm121_mx_gemm<gate_up",
-     .step_us = 4,
-     .matrix = {kMxf8f6f4, 0.65},
-     .value_bytes = 5,
-     .from = kAssumedMx},
-    {.kernel = "sm121_mx_gemm<down", .step_us = 4, .matrix = {kMxf8f6f4, 0.65}, .value_bytes = 12, .from = kAssumedMx},
-    {.kernel = "sm121_mx_gemm<gate_up, mxfp4>",
-     .step_us = 4,
-     .matrix = {kMxf4, 0.5},
-     .value_bytes = 3,
-     .from = kAssumedMxf4},
-    {.kernel = "sm121_mx_gemm<down, mxfp4>",
-     .step_us = 4,
-     .matrix = {kMxf4, 0.5},
-     .value_bytes = 10,
-     .from = kAssumedMxf4},
+    mx_experts("sm121_mx_gemm<gate_up", kMxf8f6f4, 5),
+    mx_experts("sm121_mx_gemm<down", kMxf8f6f4, 12),
+    mx_experts("sm121_mx_gemm<gate_up, mxfp4>", kMxf4, 3),
+    mx_experts("sm121_mx_gemm<down, mxfp4>", kMxf4, 10),
     {.kernel = "sm121_mx_gemm<mxfp", .step_us = 24, .matrix = {kMxf8f6f4, 0.65}, .value_bytes = 4, .from = kAssumedMx},
 
     // Reads and writes the logits.

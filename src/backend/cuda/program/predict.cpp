@@ -60,16 +60,22 @@ double floor_us(const Cost& cost, const KnownCard& card, double peak) {
   return std::max(cost.bytes / card.read_bytes_per_s, cost.flops / peak) * kMicro;
 }
 
-// Not in the program: the logits are written, then read by the draw, both by rows. A rank draws from its own.
+// A launch after the program.
+NodeTime of_draw(Kernel kernel, const LaunchTime& time) {
+  return {.stage = Stage::kLogits, .kernel = std::string(kernel.name), .launches = 1, .us = time.us, .held = time.held};
+}
+
+// The logits are written, then read by the draw, both by rows. A rank draws from its own.
 NodeTime sampling(const PredictArgs& args) {
-  const KernelShare& share = share_of(Sample::kDraw.name);
   const double bytes = static_cast<double>(args.program.logit_rows * args.dims.vocab) * sizeof(float);
-  const LaunchTime time = launch_time(share, {.bytes = bytes, .taken = bytes}, args.card);
-  return {.stage = Stage::kLogits,
-          .kernel = std::string(Sample::kDraw.name),
-          .launches = 1,
-          .us = time.us,
-          .held = time.held};
+  return of_draw(Sample::kDraw, launch_time(share_of(Sample::kDraw.name), {.bytes = bytes, .taken = bytes}, args.card));
+}
+
+// After the draws: each rank's best of a row, to all others.
+NodeTime picking(const PredictArgs& args) {
+  const double bytes = static_cast<double>(args.program.logit_rows * kVectorWords) * sizeof(float);
+  return of_draw(PushPick::kName,
+                 {sum_us(args.between.link, {.ranks = args.between.ranks, .bytes = bytes}), HeldBy::kLink});
 }
 
 // A node that adds up the ranks' parts. What it sends says how long its message is: a push sends it twice to every
@@ -101,17 +107,6 @@ NodeTime on_host(const PredictArgs& args, const Node& node, bool copies) {
           .us = layers * (copies ? us / kExpertCopyShare : us + kCallUs),
           .floor_us = layers * us,
           .held = copies ? HeldBy::kLink : HeldBy::kHost};
-}
-
-// After the draws: each rank's best of a row, to all others.
-NodeTime picking(const PredictArgs& args) {
-  const auto& [ranks, link] = args.between;
-  const double bytes = static_cast<double>(args.program.logit_rows * kVectorWords) * sizeof(float);
-  return {.stage = Stage::kLogits,
-          .kernel = std::string(PushPick::kName.name),
-          .launches = 1,
-          .us = sum_us(link, {.ranks = ranks, .bytes = bytes}),
-          .held = HeldBy::kLink};
 }
 
 }  // namespace

@@ -49,8 +49,8 @@ struct KernelShare {
 [[nodiscard]] const KernelShare& share_of(std::string_view kernel);
 
 // From a step's last kernel until the next step's first one.
-inline constexpr double kBetweenStepsUs =
-    8;  // H100, 12 under a profiler that makes it longer: 2026-11-23-h100-120b.json
+// H100, 12 under a profiler that makes it longer: 2026-11-23-h100-120b.json
+inline constexpr double kBetweenStepsUs = 8;
 
 // What a launch's fixed part takes more where launches of a graph cannot depend on one another by program (before
 // sm_90): of an H100's GEMVs 4 us in a graph, 2 to 2.5 with it (2026-11-21).

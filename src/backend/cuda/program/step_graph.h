@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <memory>
 #include <vector>
 
 namespace nibble::backend::cuda {

@@ -10,7 +10,6 @@
 #include <algorithm>
 
 namespace nibble::backend::cuda {
-
 namespace {
 
 // Pairs of an expert, in the mean, from which tiles of 128 tokens are the better ones: below, an uneven router fills
@@ -23,6 +22,34 @@ void require_mx(bool holds, const char* want, const GemmArgs& a) {
   if (holds) return;
   throw Error(Code::kUnsupported, "cuda: sm121_mx_gemm: want {}, found {} x {}, {} tokens, {} experts, x_share {}",
               want, a.rows, a.cols, a.tokens, a.experts, a.x_share);
+}
+
+std::optional<ExpertsPlan> serve_sm121_experts(const ExpertsShape& s, const DeviceFacts& card) {
+  if (!in_mx_blocks(s.activations) || s.inter % layout::kBlockK != 0 || s.hidden % layout::kBlockPairK != 0)
+    return std::nullopt;
+  const InputType codes = codes_of(s.activations);
+  GemmShape gate_up{.rows = 2 * s.inter, .cols = s.hidden, .tokens = s.pairs, .experts = s.experts};
+  gate_up.activations = s.activations;
+  GemmShape down = gate_up;
+  down.rows = s.hidden;
+  down.cols = layout::block_pair_width(s.inter);
+  ExpertsPlan plan{.first = plan_mx_gemm(gate_up, card, s.tile_tokens), .second = {}, .input = codes};
+  plan.second = plan_mx_gemm(down, card, plan.first.tokens);
+  plan.first.kernel = Sm121MxGemm::by_codes(Sm121MxGemm::kGateUp, codes);
+  plan.second.kernel = Sm121MxGemm::by_codes(Sm121MxGemm::kDown, codes);
+  return plan;
+}
+
+std::optional<GemmPlan> serve_sm121_dense(const GemmShape& s, const DeviceFacts& card) {
+  if (s.activations != Activations::kMxfp8 || s.packing == layout::Packing::kBf16 || s.experts > 1 ||
+      s.cols % layout::kBlockPairK != 0)
+    return std::nullopt;
+  return plan_mx_gemm(s, card);
+}
+
+std::optional<Kernel> serve_sm121_prefill(const PrefillShape& s) {
+  if (s.fp8) return Sm121AttendPrefill::kName;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -62,38 +89,6 @@ void Sm121MxGemm::check(const GemmArgs& a) {
                  int64_t{1} << 32,
              "x and u of less than 2^32 bytes", a);
 }
-
-namespace {
-
-std::optional<ExpertsPlan> serve_sm121_experts(const ExpertsShape& s, const DeviceFacts& card) {
-  if (!in_mx_blocks(s.activations) || s.inter % layout::kBlockK != 0 || s.hidden % layout::kBlockPairK != 0)
-    return std::nullopt;
-  const InputType codes = codes_of(s.activations);
-  GemmShape gate_up{.rows = 2 * s.inter, .cols = s.hidden, .tokens = s.pairs, .experts = s.experts};
-  gate_up.activations = s.activations;
-  GemmShape down = gate_up;
-  down.rows = s.hidden;
-  down.cols = layout::block_pair_width(s.inter);
-  ExpertsPlan plan{.first = plan_mx_gemm(gate_up, card, s.tile_tokens), .second = {}, .input = codes};
-  plan.second = plan_mx_gemm(down, card, plan.first.tokens);
-  plan.first.kernel = Sm121MxGemm::by_codes(Sm121MxGemm::kGateUp, codes);
-  plan.second.kernel = Sm121MxGemm::by_codes(Sm121MxGemm::kDown, codes);
-  return plan;
-}
-
-std::optional<GemmPlan> serve_sm121_dense(const GemmShape& s, const DeviceFacts& card) {
-  if (s.activations != Activations::kMxfp8 || s.packing == layout::Packing::kBf16 || s.experts > 1 ||
-      s.cols % layout::kBlockPairK != 0)
-    return std::nullopt;
-  return plan_mx_gemm(s, card);
-}
-
-std::optional<Kernel> serve_sm121_prefill(const PrefillShape& s) {
-  if (s.fp8) return Sm121AttendPrefill::kName;
-  return std::nullopt;
-}
-
-}  // namespace
 
 Arch sm121() {
   constexpr int kMajor = 12, kCode = 120;

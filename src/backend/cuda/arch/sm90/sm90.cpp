@@ -97,37 +97,6 @@ int mxfp4_tile(const GemmShape& s, int sms) {
   return best;
 }
 
-}  // namespace
-
-GemmPlan plan_sm90_gemm(const GemmShape& s, int sms, int tile_tokens) {
-  require_tiles(s);
-  return s.packing == layout::Packing::kBf16 ? dense_plan(s, sms, tile_tokens) : mxfp4_plan(s, sms, tile_tokens);
-}
-
-std::optional<GemmPlan> plan_sm90_grouped(const GemmShape& s, int sms) {
-  require_tiles(s);
-  const layout::Slices slices = layout::slices_of(s.cols);
-  const int64_t bytes = sm90_grouped_bytes(s.cols);
-  if (s.tokens > kGroupedPairs * s.experts || s.rows != 2 * s.cols || s.cols % kSm90GroupedRows != 0 ||
-      slices.missing > 0 || slices.count < kSm90GroupedStages - 1 || bytes > kSm90SharedBytes)
-    return std::nullopt;
-  const int64_t groups = max_expert_tiles(s.tokens, s.experts, kSm90GroupedTokens) * (s.rows / kSm90GroupedRows);
-  return plan_tiles({.kernel = Sm90Grouped::kName, .grid = std::min<int64_t>(sms, groups), .smem_bytes = bytes},
-                    kSm90GroupedRows, kSm90GroupedTokens);
-}
-
-bool sm90_experts_at_once(int64_t hidden, int64_t inter) {
-  const layout::Slices up = layout::slices_of(hidden), down = layout::slices_of(layout::block_pair_width(inter));
-  return hidden == inter || (up.missing == 0 && up.blocks == layout::kShortSliceBlocks && down.blocks == up.blocks);
-}
-
-GemmPlan plan_sm90_gemm(const GemmShape& s, int sms) {
-  require_tiles(s);
-  return plan_sm90_gemm(s, sms, s.packing == layout::Packing::kBf16 ? dense_tile(s, sms) : mxfp4_tile(s, sms));
-}
-
-namespace {
-
 using layout::Packing;
 
 std::optional<GemmPlan> serve_sm90_gemm(const GemmShape& s, const DeviceFacts& card) {
@@ -198,6 +167,33 @@ Tuned tuned_sm90(const DeviceFacts& card) {
 }
 
 }  // namespace
+
+GemmPlan plan_sm90_gemm(const GemmShape& s, int sms, int tile_tokens) {
+  require_tiles(s);
+  return s.packing == layout::Packing::kBf16 ? dense_plan(s, sms, tile_tokens) : mxfp4_plan(s, sms, tile_tokens);
+}
+
+std::optional<GemmPlan> plan_sm90_grouped(const GemmShape& s, int sms) {
+  require_tiles(s);
+  const layout::Slices slices = layout::slices_of(s.cols);
+  const int64_t bytes = sm90_grouped_bytes(s.cols);
+  if (s.tokens > kGroupedPairs * s.experts || s.rows != 2 * s.cols || s.cols % kSm90GroupedRows != 0 ||
+      slices.missing > 0 || slices.count < kSm90GroupedStages - 1 || bytes > kSm90SharedBytes)
+    return std::nullopt;
+  const int64_t groups = max_expert_tiles(s.tokens, s.experts, kSm90GroupedTokens) * (s.rows / kSm90GroupedRows);
+  return plan_tiles({.kernel = Sm90Grouped::kName, .grid = std::min<int64_t>(sms, groups), .smem_bytes = bytes},
+                    kSm90GroupedRows, kSm90GroupedTokens);
+}
+
+bool sm90_experts_at_once(int64_t hidden, int64_t inter) {
+  const layout::Slices up = layout::slices_of(hidden), down = layout::slices_of(layout::block_pair_width(inter));
+  return hidden == inter || (up.missing == 0 && up.blocks == layout::kShortSliceBlocks && down.blocks == up.blocks);
+}
+
+GemmPlan plan_sm90_gemm(const GemmShape& s, int sms) {
+  require_tiles(s);
+  return plan_sm90_gemm(s, sms, s.packing == layout::Packing::kBf16 ? dense_tile(s, sms) : mxfp4_tile(s, sms));
+}
 
 Arch sm90() {
   constexpr int kMajor = 9, kCode = 90;  // code for older cards comes without wgmma

@@ -179,6 +179,25 @@ TEST_F(HostLayers, are_copied_to_the_card_for_many_tokens) {
   EXPECT_EQ(text(KernelFamily::kGemm, 4, 9), text(KernelFamily::kGemm, 4));
 }
 
+TEST_F(HostLayers, whose_scales_no_packing_holds_are_found_when_they_are_copied) {
+  std::vector<backend::HostWeight> weights = files().weights;
+  const auto own =
+      std::ranges::find_if(weights, [](const auto& w) { return w.role == backend::WeightRole::kDown && w.layer == 1; });
+  std::vector<std::byte> scales(own->scales.bytes.begin(), own->scales.bytes.end());
+  scales.back() = std::byte{255};
+  own->scales.bytes = scales;
+  const auto be = Loaded::make(run_of(KernelFamily::kGemm, 2, 9), test::step_limits(kText), on_cpu());
+  const model::GptOss gpt = model::load(*be, files().config, weights);
+  model::Step step = engine::step_alone(some_tokens(9, 1));
+  step.logit_tokens = {8};
+  const backend::SamplingParams greedy{.temperature = 0};
+  step.sample_rows = {{.params = &greedy}};
+  const auto ticket = model::forward(*be, gpt, step);
+  ASSERT_TRUE(ticket);
+  test::expect_error([&] { static_cast<void>(be->wait(*ticket)); }, Code::kUnsupported,
+                     "cuda: 1 blocks of 32 weights have a scale above 2^64 or are not finite");
+}
+
 // Several sequences in a step.
 TEST_F(HostLayers, serve_sequences_together) {
   const auto texts = [](int layers) {

@@ -40,7 +40,7 @@ int64_t packed_expert_bytes(WeightRole role, const Dims& dims) {
 }
 
 ExpertParts expert_parts(const Dims& dims) {
-  constexpr int64_t kSlotBytes = int64_t{256} << 20;  // of both matrices: 19 experts of gpt-oss
+  constexpr int64_t kSlotBytes = int64_t{256} << 20;  // of both matrices: 20 experts of gpt-oss
   const int64_t expert = packed_expert_bytes(WeightRole::kGateUp, dims) + packed_expert_bytes(WeightRole::kDown, dims),
                 most = std::max<int64_t>(1, kSlotBytes / expert), count = (ceil_div(dims.experts, most) + 1) / 2 * 2;
   return {.each = static_cast<int>(ceil_div(dims.experts, count)), .count = static_cast<int>(count)};

@@ -12,7 +12,7 @@
 
 namespace nibble::backend::cuda {
 
-// Pinned memory of the host, which kernels write.
+// Pinned memory of the host, which both sides write.
 struct HostExchange {
   int32_t* tokens = nullptr;  // of the step
   float* x = nullptr;         // [tokens, hidden]

@@ -7,6 +7,7 @@
 #include "base/error.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace nibble::backend::cuda {
 
@@ -32,6 +33,15 @@ void ExpertCopies::add(const HostWeight& weight) {
 }
 
 void ExpertCopies::copy(const ExpertCopy& part, const Launch& on) {
+  try {
+    enqueue(part, on);
+  } catch (...) {
+    able_ = false;  // the uploader stays as it failed; the host computes what comes next
+    throw;
+  }
+}
+
+void ExpertCopies::enqueue(const ExpertCopy& part, const Launch& on) {
   if (!slabs_) {
     from_.emplace(files_, threads_);
     slabs_.emplace(*from_);
@@ -69,7 +79,7 @@ void ExpertCopies::copy(const ExpertCopy& part, const Launch& on) {
 }
 
 void ExpertCopies::require() const {
-  if (const int bad = *reinterpret_cast<const int*>(bad_shown_.get()); bad > 0)
+  if (const int bad = std::atomic_ref(*reinterpret_cast<int*>(bad_shown_.get())).load(); bad > 0)
     throw Error(Code::kUnsupported, "cuda: {} blocks of 32 weights have a scale above 2^{} or are not finite", bad,
                 layout::kMaxScaleCode - 127);
 }

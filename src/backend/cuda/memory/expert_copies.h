@@ -25,17 +25,20 @@ class ExpertCopies {
 
   // A matrix of a layer's experts, whose bytes stay.
   void add(const HostWeight& weight);
-  // Whether all that were added can be copied: as they lie, no file's format is another and no column is filled up.
+  // Whether all that were added can be copied: as they lie, no file's format is another, no column is filled up, and no
+  // copy has failed.
   [[nodiscard]] bool able() const { return able_; }
 
   // Enqueues the copy. What is enqueued on the stream next finds the part in its slot; what was enqueued since the last
   // copy reads that one's slot. Returns when all is enqueued, so it takes as long as the copy but for its end. REQUIRES
   // able(), and both matrices of the layer.
   void copy(const ExpertCopy& part, const Launch& on);
-  // Throws Error(kUnsupported) when a step that has ended had scales which no packing holds.
+  // Throws Error(kUnsupported) once a part that was copied had scales which no packing holds, and from then on.
   void require() const;
 
  private:
+  void enqueue(const ExpertCopy& part, const Launch& on);
+
   const BackendConfig& config_;
   const std::span<const MappedSource> files_;
   const int threads_;

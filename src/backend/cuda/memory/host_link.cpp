@@ -59,13 +59,16 @@ void HostLink::expect(int64_t turns) {
 
 void HostLink::answer() noexcept {
   const std::atomic_ref asked(*at_.asked), answered(*at_.answered);
-  constexpr int kLooks = 1 << 16;  // some milliseconds, then others get their turn
+  constexpr int kLooks = 1 << 16;  // some 0.1 ms, then others get their turn
   for (uint64_t turn = 1;; ++turn) {
     due_.wait(0);
     uint64_t word = 0;
-    for (int looks = 0; (word = asked.load(std::memory_order_acquire)) / HostTurn::kMostLayers != turn; ++looks) {
+    for (int looks = 0; (word = asked.load(std::memory_order_acquire)) / HostTurn::kMostLayers != turn;) {
       if (ends_) return;
-      if (looks > kLooks) std::this_thread::yield();
+      if (looks < kLooks)
+        ++looks;
+      else
+        std::this_thread::yield();
     }
     run(static_cast<int>(word % HostTurn::kMostLayers));
     answered.store(turn, std::memory_order_release);

@@ -5,6 +5,7 @@
 #include "backend/cuda/quantise/round_blocks.h"
 #include "base/error.h"
 
+#include <algorithm>
 #include <numeric>
 #include <span>
 
@@ -53,7 +54,7 @@ void Maker::choose_experts() {
                            .pairs = tokens_ * d_.topk,
                            .experts = d_.experts,
                            .activations = activations_,
-                           // Nobody knows those of experts that are yet to come.
+                           // The scales of experts that are copied were never looked at.
                            .wide_scales = args_.scales.wide() || copied_layers_ > 0,
                            .byte_scales = args_.scales.experts.fits_bytes() && copied_layers_ == 0,
                            .tile_tokens = tokens_of(args_.run.moe_tile),
@@ -229,7 +230,7 @@ void Maker::copied_moe() {
   for (int part = 0; part < parts.count; ++part) {
     own_ = {.first = parts.first(part), .count = parts.each};
     const int64_t bytes = (packed_expert_bytes(kGateUp, d_) + packed_expert_bytes(kDown, d_)) *
-                          std::min(own_.count, to_int(d_.experts) - own_.first);
+                          std::clamp(to_int(d_.experts) - own_.first, 0, own_.count);
     Node& copied =
         add(expert_copy_kernel(), fmt::format("experts {} to {}", own_.first, own_.first + own_.count - 1), {},
             [part, copy = args_.expert_copy](const Binding& b, const Launch& on) { copy({b.layer, part}, on); });

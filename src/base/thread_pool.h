@@ -48,7 +48,7 @@ class ThreadPool {
   //
   // As many contiguous ranges as threads, fixed by (count, threads), each taken by whichever thread is free.
   void parallel_for(int64_t count, const Body& body);
-  // The same, index by index.
+  // parallel_for, whose body takes one index.
   template <class Each>
   void parallel_each(int64_t count, const Each& each) {
     parallel_for(count, [&each](IndexRange range) {

@@ -34,7 +34,7 @@ void check_texts(Fields& fields, std::string_view name);
 void check_name(const Fields& fields, const std::string& name);
 // A string, or an array of them; none where it is absent.
 [[nodiscard]] std::vector<std::string> read_strings(Fields& fields, std::string_view name);
-// The same, within the limits of stop strings.
+// read_strings of stop strings, which have limits.
 [[nodiscard]] std::vector<std::string> read_stops(Fields& fields, std::string_view name);
 // Who wrote the request: OpenAI's two endpoints and Anthropic's name the same things differently.
 enum class Dialect { kChat, kResponses, kMessages };

@@ -9,7 +9,6 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/card/cards.h"
 #include "backend/cuda/layout/mx_a_m16k32.h"
-#include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/program.h"
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -132,11 +131,6 @@ class Planner {
     }
   }
 
-  [[nodiscard]] bool copies(const backend::StepShape& step) const {
-    int64_t tokens = 0;
-    for (const backend::Row& row : step.rows) tokens += row.tokens;
-    return backend::cuda::copies_experts(backend_config_, options_.model.run, tokens);
-  }
   [[nodiscard]] std::string device() const {
     const int ranks = options_.model.run.ranks.count;
     if (ranks > 1 && card_) return fmt::format("cuda, {} x {}; of the first:", ranks, card_->name);
@@ -170,8 +164,7 @@ class Planner {
                                                                           .card = *card_,
                                                                           .reduce = reduce_ ? &*reduce_ : nullptr,
                                                                           .scales = scales_.codes,
-                                                                          .screened = true,
-                                                                          .copies_experts = copies(step)});
+                                                                          .screened = true});
       json["moe_kernel"] = name_of(program.family);
       json["moe_activation"] = name_of(program.activations);
       json["dense_activation"] = name_of(program.dense_activations);

@@ -201,8 +201,8 @@ class CudaBackend final : public Member {
                                    .screened = screened,
                                    .fed_back = step.taps.empty(),
                                    .host_call = host_call(),
-                                   .copies_experts = copies(step),
-                                   .expert_copy = expert_copy()});
+                                   .expert_copy = expert_copy(),
+                                   .may_copy = copies_ && copies_->able()});
     open(step, &eager_program_);
     if (peers() != nullptr) load_kernels();
   }

@@ -10,7 +10,6 @@
 #include "app/setup/terminal.h"
 #include "backend/cost.h"
 #include "backend/cuda/comm/mailbox.h"
-#include "backend/cuda/program/choices.h"
 #include "backend/cuda/program/predict.h"
 #include "backend/cuda/program/program.h"
 #include "backend/kv_dtype.h"
@@ -100,16 +99,12 @@ PredictedRow Predictor::row(const PredictShape& shape) const {
   for (const Step& step : steps) {
     const bool last = &step == &steps.back();  // of a prompt, the last one draws
     const backend::StepShape of{.rows = step, .logit_rows = last ? static_cast<int64_t>(step.size()) : 0};
-    int64_t tokens = 0;
-    for (const backend::Row& each : step) tokens += each.tokens;
-    const backend::cuda::Program program =
-        backend::cuda::make_program({.config = backend_config,
-                                     .run = run,
-                                     .step = of,
-                                     .card = card.facts,
-                                     .reduce = reduce ? &*reduce : nullptr,
-                                     .screened = true,
-                                     .copies_experts = backend::cuda::copies_experts(backend_config, run, tokens)});
+    const backend::cuda::Program program = backend::cuda::make_program({.config = backend_config,
+                                                                        .run = run,
+                                                                        .step = of,
+                                                                        .card = card.facts,
+                                                                        .reduce = reduce ? &*reduce : nullptr,
+                                                                        .screened = true});
     const backend::cuda::StepTime time = backend::cuda::predict_step({.program = program,
                                                                       .dims = backend_config.dims,
                                                                       .layer_kinds = config.layer_kinds,

@@ -73,7 +73,7 @@ struct ExpertParts {
   [[nodiscard]] int first(int part) const { return part * each; }
 };
 [[nodiscard]] ExpertParts expert_parts(const Dims& dims);
-// Of one expert, packed. REQUIRES is_expert_matrix(role).
+// Bytes of one expert's matrix, packed. REQUIRES is_expert_matrix(role).
 [[nodiscard]] int64_t packed_expert_bytes(WeightRole role, const Dims& dims);
 
 // What copies reach of the link's peak: bench/results/2026-12-01-h200-experts-on-the-host.json.

@@ -66,6 +66,12 @@ PackedWeights::PackedScales* PackedWeights::packed_scales() {
   return reinterpret_cast<PackedScales*>(packed_scales_.get());
 }
 
+void require_scales(int bad) {
+  if (bad > 0)
+    throw Error(Code::kUnsupported, "cuda: {} blocks of 32 weights have a scale above 2^{} or are not finite", bad,
+                layout::kMaxScaleCode - 127);
+}
+
 void pack(const PackArgs& all, uint8_t* q8, std::optional<WeightFormat> quantize, const SlabSource& source,
           Slabs& slabs) {
   uint8_t* const packed = all.packed;
@@ -157,9 +163,7 @@ void PackedWeights::finish() {
   cuda_check(cudaMemcpyAsync(&packed, packed_scales_.get(), sizeof packed, cudaMemcpyDeviceToHost, stream_));
   cuda_check(cudaStreamSynchronize(stream_));
   packed_scales_.reset();
-  if (packed.bad > 0)
-    throw Error(Code::kUnsupported, "cuda: {} blocks of 32 weights have a scale above 2^{} or are not finite",
-                packed.bad, layout::kMaxScaleCode - 127);
+  require_scales(packed.bad);
   scales_ = packed.codes;
 }
 

@@ -42,6 +42,9 @@ struct MatrixShape {
 void pack(const PackArgs& pack, uint8_t* q8, std::optional<WeightFormat> quantize, const SlabSource& source,
           Slabs& slabs);
 
+// Throws Error(kUnsupported) where packing has counted blocks whose scale it cannot hold.
+void require_scales(int bad);
+
 // The matrices that the decode kernels stream, in device memory in their layout (layout/packed.h) and nowhere else:
 // packed on the device as they come through the upload ring, requantised there where BackendConfig::dense says so.
 // Where it says Q8_0, of sources in Q8_0, they lie there so, and with q8_copies once more, rounded to bf16.

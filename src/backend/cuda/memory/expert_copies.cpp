@@ -4,7 +4,6 @@
 #include "backend/cuda/memory/device_weights.h"
 #include "backend/shards.h"
 #include "backend/sliced_weight.h"
-#include "base/error.h"
 
 #include <algorithm>
 #include <atomic>
@@ -79,9 +78,7 @@ void ExpertCopies::enqueue(const ExpertCopy& part, const Launch& on) {
 }
 
 void ExpertCopies::require() const {
-  if (const int bad = std::atomic_ref(*reinterpret_cast<int*>(bad_shown_.get())).load(); bad > 0)
-    throw Error(Code::kUnsupported, "cuda: {} blocks of 32 weights have a scale above 2^{} or are not finite", bad,
-                layout::kMaxScaleCode - 127);
+  require_scales(std::atomic_ref(*reinterpret_cast<int*>(bad_shown_.get())).load());
 }
 
 }  // namespace nibble::backend::cuda

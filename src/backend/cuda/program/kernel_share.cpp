@@ -55,7 +55,7 @@ constexpr KernelShare widened_wgmma(std::string_view kernel, double step_us, dou
   return {.kernel = kernel, .step_us = step_us, .cycle_bytes = 10.3, .matrix = {kWgmma, of_peak}, .from = from};
 }
 
-// Of experts, on the block-scaled units.
+// A kernel of experts on the block-scaled units.
 constexpr KernelShare mx_experts(std::string_view kernel, MatrixUnit unit, double value_bytes) {
   const bool nibbles = unit == kMxf4;
   return {.kernel = kernel,

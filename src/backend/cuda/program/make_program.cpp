@@ -92,7 +92,8 @@ Maker::Maker(const ProgramArgs& args)
   check(args.reduce == nullptr || is_rank(), "ranks are told which experts are theirs");
   for (const Row& row : args.step.rows) tokens_ += row.tokens;
   require_moe_tile(args.config, args.run, args.card);
-  (args.copies_experts ? copied_layers_ : host_layers_) = host_layers(args.run, d_.layers);
+  (args.may_copy && copies_experts(args.config, args.run, tokens_) ? copied_layers_ : host_layers_) =
+      host_layers(args.run, d_.layers);
   fused_ = family_ != KernelFamily::kReference && fused_step(d_, tokens_);
   dense_gemms_ = dense_by_gemm(family_, d_, tokens_);
   if (plain()) return;

@@ -192,7 +192,7 @@ class Maker {
   // Sorts the pairs by expert, for kernels that take tiles of up to so many of an expert's.
   void group_tiles(int tile_tokens);
   void grouped_moe(const Roles& up, const Roles& down);
-  // Of all experts that lie on the card, or of a part that was copied there: the only experts that are own_ then.
+  // Both products, of all experts that lie on the card, or of a part that was copied there: then own_ is that part.
   void gemm_moe(const Roles& up, const Roles& down, std::optional<int> part = {});
   // Sorts the pairs by expert and rounds x for gate_up, unless that is done: a row per token, or a row per place.
   void group_and_round(bool by_place, int tile_tokens);
@@ -450,8 +450,8 @@ class Maker {
   const Dims& d_;
   const int64_t hidden_width_ = layout::block_pair_width(d_.inter);  // of the experts' hidden: columns of down
   OwnExperts own_;
-  // The first ones, whose experts the host computes; or of which they are copied. One is 0.
-  int host_layers_ = 0, copied_layers_ = 0;
+  int host_layers_ = 0;    // the first layers, whose experts the host computes
+  int copied_layers_ = 0;  // instead of them: the first layers, whose experts are copied to the card
   const KernelFamily family_;
   const bool flash_;  // the step's attention is on tensor cores
   const KvDtype pages_;

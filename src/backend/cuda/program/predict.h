@@ -90,7 +90,7 @@ struct PredictArgs {
     int ranks = 1;
     KnownLink link{};
   } between{};
-  // Of experts on the host: how fast its memory is read, and copies from there are.
+  // How fast the memory of a host that has experts is read, and copies from there are.
   struct Host {
     double read_bytes_per_s = 0, link_bytes_per_s = 0;
   } host{};

@@ -171,9 +171,9 @@ struct ProgramArgs {
   bool fed_back = false;           // of a head: the step has no taps (EmbedArgs)
   // Enqueues a call of experts on the host; empty in a program that is planned but not executed.
   std::function<void(const HostCall&, const Launch&)> host_call{};
-  // Whether the step's experts of the host are copied to the card; and who enqueues that, empty likewise.
-  bool copies_experts = false;
+  // Enqueues the copy of a part of the host's experts; empty in a program that is planned but not executed.
   std::function<void(const ExpertCopy&, const Launch&)> expert_copy{};
+  bool may_copy = true;  // false: these weights cannot be copied, whatever copies_experts says of the step
 };
 // Throws Error(kUnsupported) for what make_cuda_backend refuses.
 [[nodiscard]] Program make_program(const ProgramArgs& args);

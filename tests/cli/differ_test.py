@@ -34,7 +34,7 @@ class Preset(Case):
 
     def test_a_card_holds_it_with_more_context_than_its_parent(self):
         for model, fits in ((PUZZLE[0], True), ("gpt-oss-120b", False)):
-            row = self.ok("predict", "--card", "h100", model, "-b", 4, "-p", 0, "-d", 65536, "--json").json()["tables"][0]["rows"][0]
+            row = self.ok("predict", "--card", "h100", model, "-b", 4, "-p", 0, "-d", 65536, "--n-cpu-moe", 0, "--json").json()["tables"][0]["rows"][0]
             self.assertEqual(row["fits"], fits, model)
 
 

@@ -313,7 +313,7 @@ TEST_F(Gpu, block_scaled_products_lose_what_those_of_rounded_values_do) {
 TEST_F(Gpu, activations_in_mx_blocks_have_their_bits_whoever_multiplies_them) {
   const Source source(kTiny);
   for (const auto& [family, count] :
-       {std::pair{KernelFamily::kAuto, 9}, {KernelFamily::kAuto, 20}, {KernelFamily::kGemm, 20}}) {
+       {std::pair{KernelFamily::kStreaming, 9}, {KernelFamily::kStreaming, 20}, {KernelFamily::kGemm, 20}}) {
     const test::OneSequence limits{.max_context = count, .chunk_tokens = count, .max_logit_rows = 1};
     for (const auto activations : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4, Activations::kBf16}) {
       Loaded cuda(source, limits, Which::kCuda, {.family = family, .activations = activations});

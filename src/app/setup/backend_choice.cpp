@@ -234,7 +234,7 @@ constexpr FastSet kSets[] = {
     {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kE4m3, 0.790, kCpu},
     {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kBf16, 0.686, kTilesCpu},
     {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kE4m3, 0.784, kCard},
-    {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kBf16, 0.661, kBf16Card},
+    {WeightFormat::kMxfp4, kExact, Activations::kMxfp8, KvDtype::kBf16, 0.824, kBf16Card},
     {WeightFormat::kMxfp4, kCodes, Activations::kMxfp6, KvDtype::kE4m3, 0.518, kBlockScaledCard, true},
 };
 

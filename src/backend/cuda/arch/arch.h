@@ -26,8 +26,8 @@ struct GemmKernel {
   void (*launch)(const GemmArgs&, const GemmPlan&, const Launch&) = nullptr;
   bool panels = false;  // x lies in panels (layout/wgmma_b.h), not row by row
   bool codes = false;   // x is in codes of MXFP8 (InputType); it serves only such shapes
-  // With bf16 weights, or with codes, it can leave sums as a split GEMM does (GemmArgs::sums). In bf16 it then also
-  // adds a bias to them and sends them to other ranks (GemmArgs::places), and takes panels.
+  // It can leave sums as a split GEMM does (GemmArgs::sums), in GemmPlan::splits parts. In bf16 it then also adds a
+  // bias to them and sends them to other ranks (GemmArgs::places), and takes panels.
   bool sums = false;
 };
 

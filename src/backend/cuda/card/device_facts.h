@@ -41,6 +41,9 @@ struct Tuned {
   // grouped_pairs, if more, where each product is a GEMM of its own or has a width of its own, but not of
   // codes (FP8). Not measured by --tune.
   int64_t grouped_pairs_apart = 0;
+  // Experts' rows that GEMMs would multiply as codes (FP8) stay as they are up to so many pairs per expert, where
+  // nobody chose the kernels. Not measured by --tune.
+  int64_t exact_pairs = 0;
   int64_t route_tokens = 0;  // up to so many tokens the router is not any_route_sums
   // Up to 8 tokens: whether o is read in two halves of K where that balances the SMs (gemv_plan.h balances_in_halves).
   // Not measured by --tune.

@@ -171,6 +171,35 @@ void check_sums(GemmArgs args, const GemmMatrix& w, const std::vector<uint16_t>&
   for (const auto& card : cards) ASSERT_EQ(card, rest);
 }
 
+// The parts of K that a plan has, and all of K at once, as bf16 sums.
+template <int kTokens>
+void check_parts(GemmArgs args, const GemmMatrix& w, const std::vector<uint16_t>& x, const GemmPlan& plan) {
+  const auto pitch = static_cast<size_t>(split_pitch(args.tokens, args.rows));
+  args.bias = nullptr;
+  args.parts[0] = args.parts[1] = {};
+  for (const int splits : {1, plan.splits}) {
+    std::vector<uint16_t> sums(static_cast<size_t>(splits) * pitch + 8, 0xffff);
+    args.sums = sums.data();
+    args.splits = splits;
+    run_gemm<Sm90, Packing::kMxfp4, kTokens, RowOrder::kPlain>(args, plan);
+    for (int t = 0; t < args.tokens; ++t)
+      for (int r = 0; r < args.rows; ++r) {
+        const auto from = static_cast<int>(layout::source_row(args.order, r / 16, r % 16));
+        const GemmSum want = w.dot(from, x.data() + t * args.cols, false);
+        const auto place = static_cast<size_t>(place_in_sums(args.tokens, t, r));
+        double all = 0, rounding = 0;
+        for (int s = 0; s < splits; ++s) {
+          const double sum = value_16(sums[static_cast<size_t>(s) * pitch + place], true);
+          all += sum;
+          rounding += std::abs(sum) * 0x1.02p-8;
+        }
+        ASSERT_LE(std::abs(all - want.value), kGemmError * (want.size + 1) + rounding)
+            << splits << " parts, token " << t << ", row " << r;
+      }
+    for (size_t at = sums.size() - 8; at < sums.size(); ++at) ASSERT_EQ(sums[at], 0xffff);
+  }
+}
+
 template <class Arch, Packing kPacking, int kTokens>
 void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPlain, int tile = kTokens,
                  const GemmMatrix::Scales& scales = {}) {
@@ -206,6 +235,8 @@ void check_dense(int rows, int cols, int tokens, RowOrder order = RowOrder::kPla
       ASSERT_LE(std::abs(got - exact), kGemmError * (want.size + 1)) << "token " << t << ", row " << r;
     }
   if constexpr (std::is_same_v<Arch, Sm90Dense>) check_sums<kTokens>(args, w, x, tile);
+  if constexpr (std::is_same_v<Arch, Sm90>)
+    check_parts<kTokens>(args, w, x, Arch::plan({rows, cols, tokens, 1, kPacking}, tile));
 }
 
 TEST(gemm_emulated, dense_is_the_plain_product_in_every_packing) {
@@ -286,6 +317,19 @@ TEST(gemm_emulated, dense_on_wgmma_is_the_plain_product) {
   check_dense<Sm90, Packing::kMxfp4, 64>(64, 384, 100, RowOrder::kHeads64, 32);
   check_dense<Sm90, Packing::kMxfp4, 160>(48, 512, 129, RowOrder::kPlain, 96);
   check_dense<Sm90, Packing::kMxfp4, 160>(16, 192, 250, RowOrder::kPlain, 128);
+  check_dense<Sm90, Packing::kMxfp4, 160>(16, 2880, 140, RowOrder::kPlain, 72);  // 3 parts of 5 slices, 2 tiles
+  check_dense<Sm90, Packing::kMxfp4, 64>(128, 2048, 33, RowOrder::kHeads64);     // 8 slices of 4 pairs
+}
+
+TEST(gemm_emulated, parts_of_k_depend_on_the_shape_and_the_card_alone) {
+  for (const int tokens : {9, 64, 200, 256}) {
+    EXPECT_EQ(plan_sm90_gemm({5120, 2880, tokens, 1, Packing::kMxfp4}, 132).splits, 4);
+    EXPECT_EQ(plan_sm90_gemm({2880, 4096, tokens, 1, Packing::kMxfp4}, 132).splits, 8);
+  }
+  EXPECT_EQ(plan_sm90_gemm({5120, 2880, 257, 1, Packing::kMxfp4}, 132).splits, 1);
+  EXPECT_EQ(plan_sm90_gemm({201088, 2880, 64, 1, Packing::kMxfp4}, 132).splits, 1);
+  EXPECT_EQ(plan_sm90_gemm({64, 192, 64, 1, Packing::kMxfp4}, 132).splits, 1) << "no more than slices";
+  EXPECT_EQ(plan_sm90_gemm({64, 640, 64, 1, Packing::kMxfp4}, 132).splits, 1) << "the first slice is short";
 }
 
 TEST(gemm_emulated, mxfp4_on_wgmma_is_the_plain_product_in_every_width) {

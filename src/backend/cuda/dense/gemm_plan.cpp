@@ -37,10 +37,11 @@ void require_shape(const GemmShape& s) {
 
 }  // namespace
 
-GemmPlan plan_tiles(const Plan& launch, int rows, int tokens) {
+GemmPlan plan_tiles(const Plan& launch, int rows, int tokens, int splits) {
   GemmPlan plan{launch, rows, tokens};
-  plan.tile = fmt::format("{} rows x {} tokens, grid {} x {}, {} B shared", rows, tokens, plan.grid, plan.grid_y,
-                          plan.smem_bytes);
+  plan.splits = splits;
+  plan.tile = fmt::format("{} rows x {} tokens{}, grid {} x {}, {} B shared", rows, tokens,
+                          splits > 1 ? fmt::format(", K in {}", splits) : "", plan.grid, plan.grid_y, plan.smem_bytes);
   return plan;
 }
 
@@ -127,10 +128,15 @@ void check_args(const GemmArgs& a) {
   if (a.y16 != nullptr)
     return require(a.packing == layout::Packing::kMxfp4 && a.order == layout::RowOrder::kPlain && aligned(a.y16),
                    "y16, 16-byte aligned, of plain MXFP4 rows", a);
+  const bool panels = a.x_rows > 0, bf16 = a.packing == layout::Packing::kBf16,
+             mxfp4 = a.packing == layout::Packing::kMxfp4;
   if (a.sums != nullptr)
-    return require(!grouped && (a.packing == layout::Packing::kBf16) == (a.x_rows > 0) && aligned(a.sums) &&
-                       (a.bias == nullptr || (a.x_rows > 0 && a.order == layout::RowOrder::kPlain)),
-                   "sums, 16-byte aligned, of bf16 in panels, perhaps with a bias of plain rows, or of codes", a);
+    return require(!grouped && (panels ? bf16 || mxfp4 : !bf16) && aligned(a.sums) &&
+                       (a.bias == nullptr || (bf16 && a.order == layout::RowOrder::kPlain)) && a.splits > 0 &&
+                       (a.splits == 1 || (panels && mxfp4)),
+                   "sums, 16-byte aligned, of bf16 in panels, perhaps with a bias of plain rows, of MXFP4 in panels, "
+                   "perhaps of parts of K, or of codes",
+                   a);
   int row = 0;
   const int step = a.order == layout::RowOrder::kHeads64 ? 64 : layout::kTileRows;
   for (const GemmPart& part : a.parts) {

@@ -159,8 +159,10 @@ struct GemmArgs {
   const float* x_scales = nullptr;
   int scale_top = layout::kMaxNarrowScaleCode;  // with x_scales: the largest scale code of the weights
   uint16_t* y16 = nullptr;                      // instead of parts, with MXFP4 rows in kPlain: bf16 [tokens, rows]
-  // Instead of parts, by sm90_dense_gemm and (without bias) sm121_mx_gemm: one split of gemm_plan.h
+  // Instead of parts, by sm90_gemm and sm121_mx_gemm: splits of gemm_plan.h. Several by sm90_mxfp4_gemm alone; with a
+  // bias by sm90_dense_gemm alone
   uint16_t* sums = nullptr;
+  int splits = 1;
   PartPlaces places{};  // where sm90_dense_gemm sends its sums
   // order kGateUp: u[t, i] = swiglu(row 2i, row 2i + 1) instead of parts
   uint16_t* u =
@@ -207,9 +209,10 @@ struct GroupRound {
 // turn.
 struct GemmPlan : Plan {
   int rows = 0, tokens = 0;  // of a tile; tokens: at most
+  int splits = 1;            // parts of K, for GemmArgs::sums alone
 };
 // With the text of its tile.
-[[nodiscard]] GemmPlan plan_tiles(const Plan& launch, int rows, int tokens);
+[[nodiscard]] GemmPlan plan_tiles(const Plan& launch, int rows, int tokens, int splits = 1);
 
 struct GemmShape {
   int64_t rows = 0, cols = 0;

@@ -65,6 +65,7 @@ struct GemmWork {
   int row_tiles = 0;  // of the CTA, 0 without work
   int tile = 0;       // of the launch's experts
   bool down = false;  // GemmArgs::down's
+  int split = 0;      // of GemmArgs::splits
 };
 
 __device__ inline GemmWork work_of(const GemmArgs& args, int tile_tokens, int row_tiles) {

@@ -49,18 +49,23 @@ ExpertChoice choice_again(const Binding& b, const OwnExperts& own) {
 }  // namespace
 
 void Maker::choose_experts() {
-  const ExpertsShape shape{.hidden = d_.hidden,
-                           .inter = d_.inter,
-                           .pairs = tokens_ * d_.topk,
-                           .experts = d_.experts,
-                           .activations = activations_,
-                           // The scales of experts that are copied were never looked at.
-                           .wide_scales = args_.scales.wide() || copied_layers_ > 0,
-                           .byte_scales = args_.scales.experts.fits_bytes() && copied_layers_ == 0,
-                           .tile_tokens = tokens_of(args_.run.moe_tile),
-                           .shares_card = args_.reduce != nullptr && args_.reduce->ranks_on_card > 1};
-  const auto chosen = first_serving<ExpertsPlan>(args_.card, &Arch::experts_gemm, shape);
+  ExpertsShape shape{.hidden = d_.hidden,
+                     .inter = d_.inter,
+                     .pairs = tokens_ * d_.topk,
+                     .experts = d_.experts,
+                     .activations = rounded_,
+                     // The scales of experts that are copied were never looked at.
+                     .wide_scales = args_.scales.wide() || copied_layers_ > 0,
+                     .byte_scales = args_.scales.experts.fits_bytes() && copied_layers_ == 0,
+                     .tile_tokens = tokens_of(args_.run.moe_tile),
+                     .shares_card = args_.reduce != nullptr && args_.reduce->ranks_on_card > 1};
+  auto chosen = first_serving<ExpertsPlan>(args_.card, &Arch::experts_gemm, shape);
   check(chosen.has_value(), "the last architecture's experts serve every shape");
+  // Few pairs are multiplied as they are: products of codes gain nothing there.
+  if (chosen->plan.row_codes && family_ == KernelFamily::kAuto && shape.pairs <= tuned_.exact_pairs * d_.experts) {
+    shape.activations = rounded_ = Activations::kBf16;
+    chosen = first_serving<ExpertsPlan>(args_.card, &Arch::experts_gemm, shape);
+  }
   experts_ = chosen->op;
   experts_plan_ = chosen->plan;
 }
@@ -347,7 +352,7 @@ void Maker::group_tiles(int tile_tokens) {
 }
 
 void Maker::grouped_moe(const Roles& up, const Roles& down) {
-  round_blocks(activations_, tokens_ * d_.hidden, in<&Arena::packed, &PackedArena::normed>);
+  round_blocks(rounded_, tokens_ * d_.hidden, in<&Arena::packed, &PackedArena::normed>);
   group_tiles(grouped_tokens(d_.hidden, hidden_width_, device_));
   const auto groups = [](const Binding& b) {
     return MoeGroups{b.at.lists.pairs, b.at.lists.tiles, b.at.lists.tile_counts, to_int(b.config.dims.topk)};
@@ -374,7 +379,7 @@ void Maker::grouped_moe(const Roles& up, const Roles& down) {
   constexpr Place kHidden = in<&Arena::packed, &PackedArena::expert_hidden>;
   hold(Slot::kExpertHidden, hidden(kHidden));
   add<GroupedUp>(plan_row_warps(d_.hidden, kGrouped, device_), up, up_args);
-  round_blocks(activations_, tokens_ * d_.topk * hidden_width_, kHidden);
+  round_blocks(rounded_, tokens_ * d_.topk * hidden_width_, kHidden);
   add<GroupedDown>(plan_row_warps(hidden_width_, kGrouped, device_), down, down_args);
 }
 
@@ -394,7 +399,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down, std::optional<int> part
   const int places = to_int(max_places(pairs, d_.experts));
   const bool as_values = !row_codes() && !experts_take_codes();
   if (as_values)
-    round_blocks(activations_, (by_place ? places : tokens_) * d_.hidden,
+    round_blocks(rounded_, (by_place ? places : tokens_) * d_.hidden,
                  by_place ? in<&Arena::gemm, &GemmArena::placed_x> : in<&Arena::gemm, &GemmArena::x>);
   const InputType codes = experts_take_codes() ? experts_plan_.input : InputType::kMxfp8;
   // Both products; the second one reads what it is told of `down`.
@@ -430,7 +435,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down, std::optional<int> part
     u.panel_rows = places;
     u.places = in<&Arena::gemm, &GemmArena::places>;
   }
-  if (row_codes()) u.rounded_to = activations_;
+  if (row_codes()) u.rounded_to = rounded_;
   hold(Slot::kExpertHidden, u);
   if (experts_plan_.at_once) {
     planned(first.kernel, first, {kGateUp, kGateUpBias, kDown, kDownBias}, experts_.launch, [=](const Binding& b) {
@@ -444,7 +449,7 @@ void Maker::gemm_moe(const Roles& up, const Roles& down, std::optional<int> part
   if (row_codes())
     round_u();
   else if (as_values)
-    round_blocks(activations_, (by_place ? places : pairs) * hidden_width_, in<&Arena::gemm, &GemmArena::u>);
+    round_blocks(rounded_, (by_place ? places : pairs) * hidden_width_, in<&Arena::gemm, &GemmArena::u>);
   planned(second.kernel, second, down, experts_.launch, [=, rounded = row_codes()](const Binding& b) {
     GemmArgs args = args_of(b);
     args.down = down_of(b);
@@ -455,13 +460,11 @@ void Maker::gemm_moe(const Roles& up, const Roles& down, std::optional<int> part
 }
 
 void Maker::round_u() {
-  const int64_t pairs = tokens_ * d_.topk;
-  add<RoundRows>({}, [pairs, places = to_int(max_places(pairs, d_.experts))](const Binding& b) {
+  add<RoundRows>({}, [places = to_int(max_places(tokens_ * d_.topk, d_.experts))](const Binding& b) {
     return RoundRows::Args{.panels = b.at.gemm->u,
-                           .places = b.at.gemm->places,
                            .codes = reinterpret_cast<uint8_t*>(b.at.gemm->placed_x),
                            .scales = b.at.gemm->row_scales,
-                           .tokens = to_int(pairs),
+                           .tokens = places,
                            .cols = down_cols(b),
                            .rows = places};
   });

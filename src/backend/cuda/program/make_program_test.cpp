@@ -281,13 +281,13 @@ TEST(make_program, rounded_activations_are_kernels_before_each_product_of_the_ex
   const RunConfig mxfp8 = {.activations = Activations::kMxfp8};
   EXPECT_THAT(moe(1, mxfp8), ElementsAre("moe_up", "gemv<moe_down>"));
   EXPECT_THAT(moe(8, mxfp8), ElementsAre("moe_up", "moe_down"));
-  for (const Activations format : {Activations::kMxfp6, Activations::kMxfp4}) {
+  for (const Activations format : {Activations::kMxfp8, Activations::kMxfp6, Activations::kMxfp4}) {
     const std::string name(cuda::RoundBlocks::name(format).name);
     EXPECT_THAT(moe(9, {.family = KernelFamily::kStreaming, .activations = format}),
                 ElementsAre(name, "any_moe_group_tiles", "grouped<up>", name, "grouped<down>"));
   }
-  EXPECT_THAT(moe(9, mxfp8), ElementsAre("any_round_blocks<mxfp8>", "any_moe_group_tiles", "grouped<up>",
-                                         "any_round_blocks<mxfp8>", "grouped<down>"));
+  EXPECT_EQ(moe(9, mxfp8), moe(9, {})) << "Hopper's GEMMs round many tokens";
+  EXPECT_EQ(moe(9, {.activations = Activations::kMxfp6}).front(), "any_round_blocks<mxfp6>") << "which no GEMM takes";
 }
 
 TEST(make_program, the_next_layer_adds_what_the_experts_left) {
@@ -354,6 +354,8 @@ TEST(make_program, nine_to_256_tokens_split_k_on_hopper_and_add_it_up_in_the_nex
   EXPECT_THAT(kernels(plan(decode(9), {.card = kGb10}), Stage::kAttnOut), ElementsAre("any_gemm<bf16>"));
   EXPECT_THAT(kernels(plan(decode(9), {.dense = {.qkv = {}, .o = kMxfp4, .lm_head = {}}}), Stage::kAttnOut),
               ElementsAre("sm90_mxfp4_gemm"));
+  EXPECT_THAT(tile(plan(decode(9), {.dense = {.qkv = {}, .o = kMxfp4, .lm_head = {}}}), "sm90_mxfp4_gemm"),
+              testing::HasSubstr("K in 8"));
   // Attention that does not round leaves it to a kernel of its own.
   EXPECT_THAT(kernels(plan(decode(9), {.options = {.attention = Attention::kReference}}), Stage::kAttnOut),
               ElementsAre("any_round_f32", "sm90_split_gemm"));
@@ -387,22 +389,28 @@ TEST(make_program, many_tokens_of_gemm_take_wgmma_on_hopper_and_mma_elsewhere) {
 
 TEST(make_program, hopper_multiplies_mxfp8_experts_as_codes_of_rows) {
   const RunConfig mxfp8 = {.activations = Activations::kMxfp8};
-  for (const auto& step : {decode(256), kPrompt}) {
-    const cuda::Program program = plan(step, {.options = mxfp8});
+  const std::vector<Row> prompt = {{0, 1024, 1024}};
+  const RunConfig gemm = {.family = KernelFamily::kGemm, .activations = Activations::kMxfp8};
+  for (const auto& [step, options] : {std::pair{decode(256), gemm}, std::pair{prompt, mxfp8}}) {
+    const cuda::Program program = plan(step, {.options = options});
     EXPECT_THAT(kernels(program, Stage::kMoe),
                 ElementsAre("any_moe_group_tiles", "any_round_rows_e4m3", "sm90_mxfp4_gemm<gate_up, e4m3>",
                             "any_round_rows_e4m3", "sm90_mxfp4_gemm<e4m3>"));
     EXPECT_EQ(program.held(Stage::kMoe, Slot::kExpertHidden).rounded_to, Activations::kMxfp8);
   }
+  // Where codes would gain nothing the same kernels run as for exact experts.
+  for (const int tokens : {9, 64, 256, 512})
+    EXPECT_EQ(kernels(plan(decode(tokens), {.options = mxfp8}), Stage::kMoe),
+              kernels(plan(decode(tokens), {}), Stage::kMoe));
   // The residual is rounded where its norm is taken.
-  EXPECT_THAT(kernels(plan({{0, 1024, 1024}}, {.options = mxfp8}), Stage::kRoute), ElementsAre("any_route_sums"));
+  EXPECT_THAT(kernels(plan(prompt, {.options = mxfp8}), Stage::kRoute), ElementsAre("any_route_sums"));
   // Scales too far apart for e5m2: values, in f16. Those that f16 does not hold are any_gemm's.
   EXPECT_THAT(
-      kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 104}, .dense = {125, 90}}}), Stage::kMoe),
+      kernels(plan(prompt, {.options = mxfp8, .scales = {.experts = {120, 104}, .dense = {125, 90}}}), Stage::kMoe),
       testing::Contains("sm90_mxfp4_gemm<gate_up, e4m3>"));
-  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {120, 103}, .dense = {}}}), Stage::kMoe),
+  EXPECT_THAT(kernels(plan(prompt, {.options = mxfp8, .scales = {.experts = {120, 103}, .dense = {}}}), Stage::kMoe),
               IsSupersetOf({"any_round_blocks<mxfp8>", "sm90_mxfp4_gemm<gate_up>", "sm90_mxfp4_gemm"}));
-  EXPECT_THAT(kernels(plan(kPrompt, {.options = mxfp8, .scales = {.experts = {}, .dense = {132, 132}}}), Stage::kMoe),
+  EXPECT_THAT(kernels(plan(prompt, {.options = mxfp8, .scales = {.experts = {}, .dense = {132, 132}}}), Stage::kMoe),
               IsSupersetOf({"any_round_blocks<mxfp8>", "any_gemm<gate_up>"}));
 }
 

@@ -413,25 +413,24 @@ class Maker {
             });
   }
   // Whether the GEMM of this shape, if it is not split, leaves tiles.
-  [[nodiscard]] bool leaves_tiles(const GemmShape& shape) const {
-    const GemmKernel op = gemm_for(shape).op;
-    return op.sums && (op.codes || shape.packing == Packing::kBf16);
-  }
+  [[nodiscard]] bool leaves_tiles(const GemmShape& shape) const { return gemm_for(shape).op.sums; }
   // W · GemmArena::x into GemmArena::y, for a reader that adds it up. biased: results in rows have the bias. Returns
   // the form, without a pointer.
   SplitSums sums(const GemmShape& shape, const Roles& reads, Product product, bool biased) {
     const std::optional<SplitGemm> split = split_gemm_for(shape);
     if (!split) {
       const bool tiles = leaves_tiles(shape);
+      const int splits = tiles ? gemm_for(shape).plan.splits : 1;
       gemm(shape, reads, product, [=](const Binding& b, GemmArgs& args) {
         if (tiles) {
           args.sums = reinterpret_cast<uint16_t*>(b.at.gemm->y);
+          args.splits = splits;
         } else {
           args.parts[0] = {b.at.gemm->y, 0, args.rows};
           args.bias = biased ? (b.w.*product).bias : nullptr;
         }
       });
-      return {nullptr, 1, tiles ? SplitSums::Order::kTiles : SplitSums::Order::kRows};
+      return {nullptr, splits, tiles ? SplitSums::Order::kTiles : SplitSums::Order::kRows};
     }
     planned(split->plan.kernel, split->plan, reads, split->op.launch,
             [=, in = input_of(shape, true)](const Binding& b) {
@@ -456,6 +455,7 @@ class Maker {
   const bool flash_;  // the step's attention is on tensor cores
   const KvDtype pages_;
   const Activations activations_;
+  Activations rounded_ = activations_;  // of the experts in this step, if not few of them are multiplied as they are
   const Tuned tuned_;
   const PlanDevice device_;
   CostModel cost_;

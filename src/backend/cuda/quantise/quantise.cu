@@ -111,7 +111,10 @@ void RoundRows::launch(const Args& args, const Launch& on) {
                 "cols a multiple of 64 up to 4096", args.cols);
   require_shape(args.rows > 0 && args.rows % layout::kAtomRows == 0, kName, "rows in atoms of 8", args.rows);
   require_shape((args.from != nullptr) != (args.panels != nullptr), kName, "rows or panels to round", args.tokens);
-  launch_chained(any_round_rows_e4m3, {kName, on, args.tokens, round_rows_threads(args.cols), kRoundRowsShared}, args);
+  const bool panels = args.panels != nullptr;
+  launch_chained(
+      panels ? any_round_rows_e4m3<true> : any_round_rows_e4m3<false>,
+      {kName, on, ceil_div(args.tokens, rows_at_once(panels)), round_rows_threads(args.cols), kRoundRowsShared}, args);
 }
 
 }  // namespace nibble::backend::cuda

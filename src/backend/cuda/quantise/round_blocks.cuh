@@ -11,7 +11,8 @@
 namespace nibble::backend::cuda {
 
 // any_round_rows: rows in MX blocks of MXFP8, then relative to the row's largest scale
-// grid a CTA per token, a thread per 8 values, 4 threads per block     bytes tokens * cols * (4 or 2, then copies)
+// grid a CTA per few tokens, all of which are on their way at once; a thread per 8 values, 4 threads per block
+// bytes tokens * cols * (4 or 2, then copies)
 // rounding: to nearest, twice where a block's scale is not the row's
 
 // Where a thread's values are: k, k + 1, k + 8, … k + 25, a chunk of f16 panels. The codes of two such chunks are one
@@ -34,37 +35,40 @@ struct RowChunk {
   }
 };
 
-__device__ __forceinline__ void load_chunk(const RoundRows::Args& args, int64_t token, const RowChunk& chunk,
-                                           float (&x)[kEighth]) {
-  if (args.panels != nullptr) {
-    const uint4 eight =
-        *reinterpret_cast<const uint4*>(args.panels + chunk.in_panels(args.rows, args.places[token * args.copies]));
+// A thread's eight values of a row, as they were read.
+template <bool kPanels>
+struct RowValues {
+  uint4 eight;
+  __device__ void load(const RoundRows::Args& args, int64_t token, const RowChunk& chunk) {
+    eight = *reinterpret_cast<const uint4*>(args.panels + chunk.in_panels(args.rows, static_cast<int>(token)));
+  }
+  __device__ void put(const RoundRows::Args& /*args*/, int64_t /*token*/, const RowChunk& /*chunk*/,
+                      float (&x)[kEighth]) const {
     const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
     for (int i = 0; i < kEighth; ++i) x[i] = ptx::f16_half(pairs[i / 2], i % 2);
-    return;
   }
-  const int k = chunk.k();
-  const float inverse = args.norm == nullptr ? 1.0f : args.inverse[token];
+};
+template <>
+struct RowValues<false> {
+  float2 two[4];
+  __device__ void load(const RoundRows::Args& args, int64_t token, const RowChunk& chunk) {
 #pragma unroll
-  for (int t = 0; t < 4; ++t) {
-    const float2 two = *reinterpret_cast<const float2*>(args.from + token * args.cols + k + 8 * t);
-    x[2 * t] = two.x, x[2 * t + 1] = two.y;
-    if (args.norm == nullptr) continue;
-    const uint32_t norm = *reinterpret_cast<const uint32_t*>(args.norm + k + 8 * t);
-    x[2 * t] *= inverse * __uint_as_float(norm << 16);
-    x[2 * t + 1] *= inverse * __uint_as_float(norm & 0xffff0000u);
+    for (int t = 0; t < 4; ++t)
+      two[t] = *reinterpret_cast<const float2*>(args.from + token * args.cols + chunk.k() + 8 * t);
   }
-}
-
-// The largest of all threads' numbers; by all threads together.
-__device__ __forceinline__ uint32_t largest_of_all(uint32_t own, uint32_t* warps) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const uint32_t of_warp = ptx::warp_max_u32(own);
-  if (lane == 0) warps[warp] = of_warp;
-  __syncthreads();
-  return ptx::warp_max_u32(lane < static_cast<int>(blockDim.x) / 32 ? warps[lane] : 0);
-}
+  __device__ void put(const RoundRows::Args& args, int64_t token, const RowChunk& chunk, float (&x)[kEighth]) const {
+    const float inverse = args.norm == nullptr ? 1.0f : args.inverse[token];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      x[2 * t] = two[t].x, x[2 * t + 1] = two[t].y;
+      if (args.norm == nullptr) continue;
+      const uint32_t norm = *reinterpret_cast<const uint32_t*>(args.norm + chunk.k() + 8 * t);
+      x[2 * t] *= inverse * __uint_as_float(norm << 16);
+      x[2 * t + 1] *= inverse * __uint_as_float(norm & 0xffff0000u);
+    }
+  }
+};
 
 // The codes, two to a half word, of values that are `binades` below the row's scale.
 __device__ __forceinline__ uint32_t row_pair(float low, float high, float down) {
@@ -72,36 +76,56 @@ __device__ __forceinline__ uint32_t row_pair(float low, float high, float down) 
   return ptx::pack_e4m3(ptx::f16_half(halves, 0) * down, ptx::f16_half(halves, 1) * down);
 }
 
+template <bool kPanels>
 __global__ void __launch_bounds__(kRoundRowsCols / 8)
     any_round_rows_e4m3(const __grid_constant__ RoundRows::Args args) {
+  constexpr int kRows = RoundRows::rows_at_once(kPanels);
   extern __shared__ __align__(128) uint8_t smem[];
+  auto* const of_warps = reinterpret_cast<uint32_t*>(smem);  // [kRows][kRoundRowsWarps]
   ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
-  const int64_t token = blockIdx.x;
-  const auto tid = static_cast<int>(threadIdx.x);
+  const auto tid = static_cast<int>(threadIdx.x), lane = tid % 32, warps = static_cast<int>(blockDim.x) / 32;
+  const int64_t first = int64_t{blockIdx.x} * kRows;
+  const auto rows = static_cast<int>(min(int64_t{kRows}, args.tokens - first));
   const bool mine = tid < args.cols / 8;  // whole warps go on: blocks' threads meet
   const RowChunk chunk(mine ? tid : tid % 4);
-  float x[kEighth] = {};
-  if (mine) load_chunk(args, token, chunk, x);
-  const MxScale<backend::Activations::kMxfp8> block(largest(x));
-  const uint32_t own = block.scale.bits, row = largest_of_all(own, reinterpret_cast<uint32_t*>(smem));
-  constexpr uint32_t kMost = 30;  // binades, beyond which nothing is left of e4m3
-  const float down = __uint_as_float((127 - min(row - own, kMost)) << 23);
-  uint32_t pairs[4];
+  RowValues<kPanels> read[kRows] = {};
 #pragma unroll
-  for (int t = 0; t < 4; ++t) pairs[t] = row_pair(x[2 * t] * block.down, x[2 * t + 1] * block.down, down);
-  // The neighbour has the other two k of each of the chunk's words: this thread makes two of the words.
-  const bool second = chunk.in_panel % 2 != 0;
-  const uint32_t others =
-      __shfl_xor_sync(0xffffffffu, second ? pairs[0] | pairs[1] << 16 : pairs[2] | pairs[3] << 16, 1);
-  if (!mine) return;
-  uint2 words;
-  words.x = second ? (others & 0xffffu) | pairs[2] << 16 : pairs[0] | others << 16;
-  words.y = second ? others >> 16 | pairs[3] << 16 : pairs[1] | (others & 0xffff0000u);
-  for (int copy = 0; copy < args.copies; ++copy) {
-    const int place = args.places[token * args.copies + copy];
-    *reinterpret_cast<uint2*>(args.codes + chunk.in_byte_panels(args.rows, place)) = words;
-    if (tid == 0) args.scales[place] = E8m0{static_cast<uint8_t>(row)}.to_float();
+  for (int r = 0; r < kRows; ++r)
+    if (mine && r < rows) read[r].load(args, first + r, chunk);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float x[kEighth] = {};
+    if (mine && r < rows) read[r].put(args, first + r, chunk, x);
+    const uint32_t of_warp = ptx::warp_max_u32(MxScale<backend::Activations::kMxfp8>(largest(x)).scale.bits);
+    if (lane == 0) of_warps[r * kRoundRowsWarps + tid / 32] = of_warp;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (r >= rows) break;
+    float x[kEighth] = {};
+    if (mine) read[r].put(args, first + r, chunk, x);
+    const MxScale<backend::Activations::kMxfp8> block(largest(x));
+    const uint32_t row = ptx::warp_max_u32(lane < warps ? of_warps[r * kRoundRowsWarps + lane] : 0);
+    constexpr uint32_t kMost = 30;  // binades, beyond which nothing is left of e4m3
+    const float down = __uint_as_float((127 - min(row - block.scale.bits, kMost)) << 23);
+    uint32_t pairs[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) pairs[t] = row_pair(x[2 * t] * block.down, x[2 * t + 1] * block.down, down);
+    // The neighbour has the other two k of each of the chunk's words: this thread makes two of the words.
+    const bool second = chunk.in_panel % 2 != 0;
+    const uint32_t others =
+        __shfl_xor_sync(0xffffffffu, second ? pairs[0] | pairs[1] << 16 : pairs[2] | pairs[3] << 16, 1);
+    if (!mine) continue;
+    uint2 words;
+    words.x = second ? (others & 0xffffu) | pairs[2] << 16 : pairs[0] | others << 16;
+    words.y = second ? others >> 16 | pairs[3] << 16 : pairs[1] | (others & 0xffff0000u);
+    for (int copy = 0; copy < (kPanels ? 1 : args.copies); ++copy) {
+      const int place = kPanels ? static_cast<int>(first) + r : args.places[(first + r) * args.copies + copy];
+      *reinterpret_cast<uint2*>(args.codes + chunk.in_byte_panels(args.rows, place)) = words;
+      if (tid == 0) args.scales[place] = E8m0{static_cast<uint8_t>(row)}.to_float();
+    }
   }
 }
 

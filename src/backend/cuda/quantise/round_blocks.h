@@ -42,21 +42,25 @@ inline constexpr int kRoundRowsCols = 4096;
 
 struct RoundRows {
   static constexpr Kernel kName{"any_round_rows_e4m3"};
-  static constexpr std::string_view kTile = "a CTA per row";
+  static constexpr std::string_view kTile = "a CTA per few rows";
+  // Of a CTA: as many as its registers hold.
+  [[nodiscard]] static constexpr int rows_at_once(bool panels) { return panels ? 4 : 2; }
   struct Args {
     const float* from = nullptr;     // [tokens, cols]
     const float* inverse = nullptr;  // [tokens], with norm [cols]: what is rounded is from * inverse * norm
     const Bf16* norm = nullptr;
-    const uint16_t* panels = nullptr;  // instead of from: f16 (layout/wgmma_b.h) of `rows` rows, token t's at places[t]
-    const int32_t* places = nullptr;   // [tokens, copies]: the rows that a token's codes go to
-    uint8_t* codes = nullptr;          // panels (layout/wgmma_b.h) of `rows` rows; what is no row's place is left
-    float* scales = nullptr;           // [rows]
+    const int32_t* places = nullptr;  // [tokens, copies]: the rows that a token's codes go to
+    // Instead of from: f16 panels (layout/wgmma_b.h) of `rows` rows, of which the first `tokens` are rounded, each to
+    // the same row: neighbours in memory are read together.
+    const uint16_t* panels = nullptr;
+    uint8_t* codes = nullptr;  // panels (layout/wgmma_b.h) of `rows` rows; what is no row's place is left
+    float* scales = nullptr;   // [rows]
     int tokens = 0, cols = 0, copies = 1, rows = 0;  // cols: a multiple of 64 up to kRoundRowsCols
   };
   static void launch(const Args& args, const Launch& on);
 };
 
 [[nodiscard]] constexpr int round_rows_threads(int cols) { return (cols / 8 + 31) / 32 * 32; }
-inline constexpr int kRoundRowsShared = 16 * 4;  // a word per warp
+inline constexpr int kRoundRowsWarps = kRoundRowsCols / 8 / 32, kRoundRowsShared = 4 * kRoundRowsWarps * 4;
 
 }  // namespace nibble::backend::cuda

@@ -38,8 +38,12 @@ TEST(round_blocks_emulated, leave_every_code_as_it_is_and_know_every_scale) {
 }
 
 void round_rows(const RoundRows::Args& args) {
-  const emulation::Launch launch{.grid = args.tokens, .threads = round_rows_threads(args.cols), .predecessor = {}};
-  ASSERT_EQ(emulation::run(launch, [&] { any_round_rows_e4m3(args); }), "");
+  const bool panels = args.panels != nullptr;
+  const emulation::Launch launch{.grid = static_cast<int>(ceil_div(args.tokens, RoundRows::rows_at_once(panels))),
+                                 .threads = round_rows_threads(args.cols),
+                                 .predecessor = {}};
+  const auto run = panels ? any_round_rows_e4m3<true> : any_round_rows_e4m3<false>;
+  ASSERT_EQ(emulation::run(launch, [&] { run(args); }), "");
 }
 
 TEST(round_rows_emulated, are_the_codes_of_their_blocks_relative_to_the_row) {

@@ -155,6 +155,7 @@ void check_round_rows(const RoundRowsCase& c, const Run& run) {
   std::vector<int32_t> places;
   for (int i = 0; i < c.tokens * c.copies; ++i) places.push_back(rows - 2 - i);
   const auto token_at = [&](int64_t row) -> int64_t {
+    if (c.panels) return row < c.tokens ? row : -1;
     const int64_t i = rows - 2 - row;
     return i >= 0 && i < std::ssize(places) ? i / c.copies : -1;
   };
@@ -176,6 +177,7 @@ void check_round_rows(const RoundRowsCase& c, const Run& run) {
                        .rows = rows};
   if (c.panels) {
     args.panels = panels.get();
+    args.places = nullptr;
     values = floats_of_f16(halves);
   } else {
     args.from = from.get();

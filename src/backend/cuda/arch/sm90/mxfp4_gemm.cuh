@@ -46,9 +46,10 @@ namespace nibble::backend::cuda {
 // kTheShort: the first slice of K may lack pairs (layout::slices_of). Its rings turn as if it had them, with nothing in
 // the stages of x, and no products. Then down may also have another K than gate_up (a rank with some columns of every
 // expert).
-template <int kTheSliceBlockPairs, int kTheTokens, Mxfp4Input kTheInput, bool kTheShort = false>
+// kTheSplit: works may be parts of K (GemmArgs::splits). REQUIRES whole slices where there are several.
+template <int kTheSliceBlockPairs, int kTheTokens, Mxfp4Input kTheInput, bool kTheShort = false, bool kTheSplit = false>
 struct Mxfp4Tile {
-  static constexpr bool kShort = kTheShort;
+  static constexpr bool kShort = kTheShort, kSplit = kTheSplit;
   static constexpr layout::Packing kPacking = layout::Packing::kMxfp4;
   static constexpr Mxfp4Input kInput = kTheInput;
   static constexpr int kTokens = kTheTokens;
@@ -72,23 +73,23 @@ struct Mxfp4Tile {
   static_assert(kInputStages % kSliceBlockPairs == 0);
 };
 
-// K of a work's matrix.
+// The slices of K that a work has, of `all` of its matrix, and the pairs that the first of all lacks.
 template <class Tile>
-__device__ __forceinline__ int cols_of(const GemmArgs& args, bool down) {
-  return Tile::kShort && down ? layout::block_pair_width(args.rows / 2) : args.cols;
-}
-
-// Its slices, and the pairs that the first one lacks.
-template <class Tile>
-struct SliceCount {
-  int slices, missing = 0;
-  __device__ explicit SliceCount(int cols) {
+struct WorkSlices {
+  int all, first = 0, count, missing = 0;
+  __device__ WorkSlices(const GemmArgs& args, const GemmWork& work, bool down) {
     constexpr int kSliceK = Tile::kSliceBlockPairs * layout::kPanelK;
+    const int cols = Tile::kShort && down ? layout::block_pair_width(args.rows / 2) : args.cols;
     if constexpr (Tile::kShort) {
-      slices = (cols + kSliceK - 1) / kSliceK;
-      missing = slices * Tile::kSliceBlockPairs - cols / layout::kPanelK;
+      all = (cols + kSliceK - 1) / kSliceK;
+      missing = all * Tile::kSliceBlockPairs - cols / layout::kPanelK;
     } else {
-      slices = cols / kSliceK;
+      all = cols / kSliceK;
+    }
+    count = all;
+    if constexpr (Tile::kSplit) {
+      first = work.split * all / args.splits;
+      count = (work.split + 1) * all / args.splits - first;
     }
   }
 };
@@ -150,17 +151,17 @@ __device__ __forceinline__ void copy_weights(const GemmArgs& args, const WorkLis
   ptx::mbarrier_arrive(rings.weight_full(0));  // consumers hold it: SliceWalk
   RingPlace<Tile::kWeightStages> weight{1};
   for (int wave = 0;; ++wave) {
-    const GemmWork work = list.at(wave);
+    const GemmWork work = list.at<Tile>(args, wave);
     if (work.row_tiles == 0) break;
     const int row_tiles = (work.down ? args.cols : args.rows) / layout::kTileRows;
-    const SliceCount<Tile> k(cols_of<Tile>(args, work.down));
+    const WorkSlices<Tile> k(args, work, work.down);
     const int lacks = k.missing * layout::kBlockPairBytes;
     // A row tile beyond the last is a copy of it, and not stored.
     const int row_tile = min(work.first_row_tile + own_tile, row_tiles - 1);
     const uint8_t* from = (work.down ? args.down.weights : args.weights) +
-                          (int64_t{work.expert} * row_tiles + row_tile) * (k.slices * Tile::kPieceBytes - lacks) -
-                          lacks;
-    for (int slice = 0; slice < k.slices; ++slice, from += Tile::kPieceBytes) {
+                          (int64_t{work.expert} * row_tiles + row_tile) * (k.all * Tile::kPieceBytes - lacks) - lacks +
+                          k.first * Tile::kPieceBytes;
+    for (int slice = 0; slice < k.count; ++slice, from += Tile::kPieceBytes) {
       ptx::mbarrier_wait(rings.weight_empty(weight.stage), weight.parity ^ 1u);
       if (own_tile < work.row_tiles)
         copy_lines<Tile>(rings.weight_stage(weight.stage) + static_cast<uint32_t>(own_tile * Tile::kPieceBytes), from,
@@ -203,18 +204,18 @@ __device__ __forceinline__ void copy_inputs(const GemmArgs& args, const WorkList
   RingPlace<Tile::kInputStages> input{Tile::kSliceBlockPairs % Tile::kInputStages};
   StoredWorks<Tile> stored{args.tiles, rings.stored()};
   for (int wave = 0;; ++wave) {
-    const GemmWork work = list.at(wave);
+    const GemmWork work = list.at<Tile>(args, wave);
     if (work.row_tiles == 0) return stored.tell();
     if (work.down) stored.wait_for(work.tile, list.waves.before_blocks);
-    const int cols = cols_of<Tile>(args, work.down);
-    const int pairs = cols / layout::kPanelK, missing = SliceCount<Tile>(cols).missing;
+    const WorkSlices<Tile> k(args, work, work.down);
+    const int pairs = k.count * Tile::kSliceBlockPairs - k.missing;
     const int told = min(Tile::kInputStages, pairs - 2);  // pairs until then: the work before is stored, or nearly
-    const auto* x =
-        reinterpret_cast<const uint8_t*>(work.down ? args.u : args.x) + int64_t{work.first} * Tile::kRowBytes;
+    const int64_t row = int64_t{k.first} * Tile::kSliceBlockPairs * args.x_rows + work.first;
+    const auto* x = reinterpret_cast<const uint8_t*>(work.down ? args.u : args.x) + row * Tile::kRowBytes;
     const auto rows = static_cast<uint32_t>((work.count + layout::kAtomRows - 1) / layout::kAtomRows) *
                       static_cast<uint32_t>(layout::kAtomRows);
     const uint32_t bytes = rows * Tile::kRowBytes;
-    for (int i = 0; Tile::kShort && i < missing; ++i) {
+    for (int i = 0; Tile::kShort && i < k.missing; ++i) {
       ptx::mbarrier_wait(rings.input_empty(input.stage), input.parity ^ 1u);
       ptx::mbarrier_arrive(rings.input_full(input.stage));
       input.next();
@@ -343,11 +344,11 @@ __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkL
                                                const GemmRings<Tile>& rings) {
   SliceWalk<Tile> walk(args, rings);
   for (int wave = 0;; ++wave) {
-    const GemmWork work = list.at(wave);
+    const GemmWork work = list.at<Tile>(args, wave);
     if (all_lanes(work.row_tiles == 0)) return;
-    const SliceCount<Tile> k(cols_of<Tile>(args, all_lanes(work.down)));
+    const WorkSlices<Tile> k(args, work, all_lanes(work.down));
     if (all_lanes(walk.warp >= work.row_tiles)) {
-      for (int slice = 0; slice < k.slices; ++slice) walk.pass();
+      for (int slice = 0; slice < k.count; ++slice) walk.pass();
       continue;
     }
     const auto count = static_cast<int>(ptx::warp_max_u32(static_cast<uint32_t>(work.count)));
@@ -356,7 +357,7 @@ __device__ __forceinline__ void multiply_works(const GemmArgs& args, const WorkL
     const bool stored = all_lanes(row_tile < rows.count / layout::kTileRows);
     const RowBias bias = bias_of(rows, work.expert, stored ? row_tile : 0);
     WgmmaSums<Tile> sums = {};
-    int left = k.slices;
+    int left = k.count;
     for (int missing = k.missing; left > 0; --left, missing = 0) walk.multiply(count, missing, sums);
     walk.finish(sums);
     if constexpr (Tile::kInput == Mxfp4Input::kRowCodes) {
@@ -377,13 +378,17 @@ __device__ __forceinline__ void copy(const GemmArgs& args, const WorkList& list,
 template <int kSliceBlockPairs, layout::RowOrder kOrder, Mxfp4Input kInput, bool kShort>
 __global__ void __launch_bounds__(Mxfp4Tile<kSliceBlockPairs, kMxfp4Tokens, kInput, kShort>::kThreads, 1)
     sm90_mxfp4_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
-  using Wide = Mxfp4Tile<kSliceBlockPairs, kMxfp4Tokens, kInput, kShort>;
-  using Narrow = Mxfp4Tile<kSliceBlockPairs, kMxfp4Narrow, kInput, kShort>;
+  constexpr bool kSplit = kOrder != layout::RowOrder::kGateUp && kInput == Mxfp4Input::kF16;
+  using Wide = Mxfp4Tile<kSliceBlockPairs, kMxfp4Tokens, kInput, kShort, kSplit>;
+  using Narrow = Mxfp4Tile<kSliceBlockPairs, kMxfp4Narrow, kInput, kShort, kSplit>;
   extern __shared__ __align__(128) uint8_t smem[];
   if (threadIdx.x == 0) GemmRings<Wide>(smem).init();
   __syncthreads();
   ptx::grid_dependency_launch();
-  ptx::grid_dependency_wait();
+  // A dense product's weights come while the kernel before still runs: they, and where they lie, are nobody's result.
+  const auto thread = static_cast<int>(threadIdx.x);
+  const bool ahead = kSplit && thread >= Wide::kConsumers && thread < Wide::kConsumers + Wide::kWeightCopiers;
+  if (!ahead || args.tiles != nullptr) ptx::grid_dependency_wait();
   const WorkList list(args, tile_tokens, matrices_of<kOrder>(args));
   const bool narrow = all_lanes(list.most_tokens() <= kMxfp4Narrow);
   if (threadIdx.x >= Wide::kConsumers) {

@@ -1,6 +1,6 @@
 #pragma once
 // What sm90_mxfp4_gemm (mxfp4_gemm.cuh) multiplies and where it puts it: weights of a pair of blocks as operands, the
-// work tiles of a launch, and the three stores. Arguments: dense/gemm_plan.h GemmArgs
+// work tiles of a launch, and the four stores. Arguments: dense/gemm_plan.h GemmArgs
 
 #include "backend/cuda/arch/sm90/kernels.h"
 #include "backend/cuda/dense/gemm_weights.cuh"
@@ -95,18 +95,30 @@ struct WorkList {
       : tiles(args.tiles),
         tokens(args.tokens),
         tile_tokens(tokens_of_tile),
-        waves(matrices, tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens : *args.tile_count,
+        waves(matrices, tiles == nullptr ? (tokens + tile_tokens - 1) / tile_tokens * args.splits : *args.tile_count,
               static_cast<int>(gridDim.x)) {
     if (tiles != nullptr && waves.cut() && waves.last_tile() < waves.tiles)
       waves.weigh(tiles[0].count, tiles[waves.last_tile()].count);
   }
   // Tiles of experts fall in size.
   __device__ int most_tokens() const { return tiles == nullptr ? min(tile_tokens, tokens) : tiles[0].count; }
-  __device__ GemmWork at(int wave) const {
+  template <class Tile>
+  __device__ GemmWork at(const GemmArgs& args, int wave) const {
     const RowWork rows = waves.of(static_cast<int>(blockIdx.x), wave);
     if (rows.row_tiles == 0) return {};
-    const int first = rows.tile * tile_tokens;
-    if (tiles == nullptr) return {0, first, min(tile_tokens, tokens - first), rows.first_row_tile, rows.row_tiles};
+    if (tiles == nullptr) {
+      int split = 0, token_tile = rows.tile;
+      if constexpr (Tile::kSplit) {  // parts of K count as tiles of tokens of their own
+        split = token_tile % args.splits;
+        token_tile /= args.splits;
+      }
+      const int first = token_tile * tile_tokens;
+      return {.first = first,
+              .count = min(tile_tokens, tokens - first),
+              .first_row_tile = rows.first_row_tile,
+              .row_tiles = rows.row_tiles,
+              .split = split};
+    }
     const ExpertTile tile = tiles[rows.tile];
     return {tile.expert, tile.first, tile.count, rows.first_row_tile, rows.row_tiles, rows.tile, rows.second};
   }
@@ -168,6 +180,22 @@ __device__ __forceinline__ void store_rows(const GemmArgs& args, const GemmWork&
   }
 }
 
+// A work's part of the sums.
+template <class Tile>
+__device__ __forceinline__ void store_sums(const GemmArgs& args, const GemmWork& work, int row_tile,
+                                           const WgmmaSums<Tile>& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % layout::kWarpLanes;
+  uint16_t* const to = args.sums + work.split * split_pitch(args.tokens, args.rows) +
+                       place_in_sums(args.tokens, work.first + 2 * (lane % 4), row_tile * layout::kTileRows + lane / 4);
+#pragma unroll
+  for (int n = 0; n < Tile::kTokens / 8; ++n) {
+    if (all_lanes(8 * n >= work.count)) break;
+    for (int i = 0; i < 2; ++i)  // tokens
+      *reinterpret_cast<uint32_t*>(to + n * 128 + i * 64) =
+          ptx::pack_bf16(sums[n][i] * kMxfp4Unscale, sums[n][2 + i] * kMxfp4Unscale);
+  }
+}
+
 // Rows 0..7 of a tile are the gates of 8 channels, rows 8..15 their ups. Of two neighbour rows one lane stores both
 // channels of the even column, the other of the odd one.
 template <class Tile>
@@ -223,6 +251,8 @@ __device__ __forceinline__ void store(const GemmArgs& args, const GemmWork& work
     if (Tile::kInput == Mxfp4Input::kF16 && all_lanes(work.down))
       return store_rows16({args.down.y16, args.cols, args.pairs}, work, at, bias, sums);
     store_gated<Tile>(args, work, row_tile, bias, sums);
+  } else if (Tile::kInput == Mxfp4Input::kF16 && args.sums != nullptr) {
+    store_sums<Tile>(args, work, row_tile, sums);
   } else if (Tile::kInput == Mxfp4Input::kRowCodes || args.y16 != nullptr) {
     store_rows16({args.y16, args.rows, args.pairs}, work, at, bias, sums);
   } else {

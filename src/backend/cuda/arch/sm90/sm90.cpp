@@ -71,15 +71,25 @@ GemmPlan dense_plan(const GemmShape& s, int sms, int tokens) {
 
 int64_t mxfp4_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows / layout::kTileRows, row_tiles); }
 
+// Parts of K of a dense product of few tokens, which whoever reads it adds up: as many as give each SM a CTA.
+int mxfp4_splits(const GemmShape& s, int64_t sms) {
+  const layout::Slices slices = layout::slices_of(s.cols);
+  if (s.experts > 1 || s.tokens > kSplitMaxTokens || slices.missing > 0) return 1;
+  return static_cast<int>(
+      std::clamp<int64_t>(sms / mxfp4_blocks(s, kMxfp4RowTiles), 1, std::min(kMaxSplits, slices.count)));
+}
+
 GemmPlan mxfp4_plan(const GemmShape& s, int sms, int tokens) {
   if (tokens > kMxfp4Tokens)
     throw Error(Code::kUnsupported, "cuda: gemm: want tiles of up to {} tokens, found {}", kMxfp4Tokens, tokens);
-  const int64_t tiles = s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tokens) : ceil_div(s.tokens, tokens);
+  const int splits = mxfp4_splits(s, sms);
+  const int64_t tiles =
+      s.experts > 1 ? max_expert_tiles(s.tokens, s.experts, tokens) : ceil_div(s.tokens, tokens) * splits;
   return plan_tiles({.kernel = s.row_codes ? Sm90Gemm::kCodes : Sm90Gemm::kPlain,
                      .grid = std::min<int64_t>(sms, tiles * mxfp4_blocks(s, kMxfp4WarpgroupTiles)),
                      .smem_bytes = mxfp4_shared_bytes(layout::slices_of(s.cols).blocks / 2,
                                                       s.row_codes ? Mxfp4Input::kRowCodes : Mxfp4Input::kF16)},
-                    kMxfp4RowTiles * layout::kTileRows, tokens);
+                    kMxfp4RowTiles * layout::kTileRows, tokens, splits);
 }
 
 // The width whose waves do least; of equals the widest, which reads x and weights least.
@@ -88,7 +98,7 @@ int mxfp4_tile(const GemmShape& s, int sms) {
   int best = 0;
   int64_t best_work = 0;
   for (const int tile : kMxfp4Widths) {
-    const int64_t work_tiles = ceil_div(s.tokens, tile) * mxfp4_blocks(s, kMxfp4RowTiles);
+    const int64_t work_tiles = ceil_div(s.tokens, tile) * mxfp4_blocks(s, kMxfp4RowTiles) * mxfp4_splits(s, sms);
     const int64_t work = ceil_div(work_tiles, sms) * (tile + kWiden);
     if (best != 0 && work > best_work) continue;
     best = tile;
@@ -120,7 +130,10 @@ std::optional<Plan> serve_sm90_norm_route(const RouteShape& s, const DeviceFacts
 }
 
 int64_t most_split_values(int64_t rows, int64_t cols, int64_t tokens, const DeviceFacts& card) {
-  return split_count(rows, cols, card.multiprocessors) * split_pitch(std::min<int64_t>(tokens, kSplitMaxTokens), rows);
+  const int64_t few = std::min<int64_t>(tokens, kSplitMaxTokens);
+  const int splits = std::max(split_count(rows, cols, card.multiprocessors),
+                              mxfp4_splits({.rows = rows, .cols = cols, .tokens = few}, card.multiprocessors));
+  return splits * split_pitch(few, rows);
 }
 
 bool fast_memory(const DeviceFacts& card) {
@@ -162,8 +175,9 @@ Plan plan_sm90_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& card)
 // is slower by 2.7 % of a step of 4 pairs and faster by 1.3 % of 8. A rank with some columns of every expert has no
 // sm90_grouped: two H200 were measured with `grouped` up to 8 pairs.
 Tuned tuned_sm90(const DeviceFacts& card) {
-  if (!fast_memory(card)) return {.gemm_at_once_pairs = 64, .grouped_pairs = 3, .route_tokens = 512};
-  return {.gemm_at_once_pairs = 64, .grouped_pairs = 6, .grouped_pairs_apart = 8, .route_tokens = 512};
+  if (!fast_memory(card)) return {.gemm_at_once_pairs = 64, .grouped_pairs = 3, .exact_pairs = 16, .route_tokens = 512};
+  return {
+      .gemm_at_once_pairs = 64, .grouped_pairs = 6, .grouped_pairs_apart = 8, .exact_pairs = 16, .route_tokens = 512};
 }
 
 }  // namespace

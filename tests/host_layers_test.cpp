@@ -236,6 +236,7 @@ backend::WatchedHost watched_by(std::vector<std::string>& said, std::function<Pr
   return {.say = [&said](const std::string& line) { said.push_back(line); },
           .read_bytes_per_s = 1e9,
           .flops_per_s = 1e15,
+          .weight_bytes = 1 << 29,
           .threads = 2,
           .seconds = [now = 0.0]() mutable { return now += 1; },
           .accounts = std::move(accounts)};

@@ -42,23 +42,22 @@ std::pair<unsigned, std::string> HostWatch::why(const ProcessAccounts& from, con
   std::string text;
   if (static_cast<double>(faults) >= kFaultsPerSecond * took_) {
     const int64_t wants = host_.weight_bytes, room = to.memory.value_or(wants);
-    causes = room >= wants ? 1 : 2;
+    const bool first = room >= wants && to.disk_bytes < 2 * wants;  // all that a process reads, so twice
+    causes = first ? 1 : 2;
     text = fmt::format("; weights are read from the disk ({} major page faults, {:.1f} GB): memory ", faults,
                        gb(to.disk_bytes - from.disk_bytes));
-    text += room >= wants ? "has room for them, so this will end"
-                          : fmt::format("is short, {:.1f} GB for {:.1f} GB of weights", gb(room), gb(wants));
+    text += first ? "has room for them, so this will end"
+                  : fmt::format("is short, {:.1f} GB of weights, {:.1f} GB to be had", gb(wants), gb(room));
   }
   if (waited < kWaitedShare * took_) return {causes, text};
+  const int may_use = to.processors;
+  const std::string allowed = fmt::format("; the process may use {} processor{}", may_use, may_use == 1 ? "" : "s");
   if (static_cast<double>(throttled) >= took_)  // a period has 100 ms
-    return {causes | 4, text + fmt::format("; the process may use {} processors' time, and used it up {} times "
-                                           "(cpu.max of its control group)",
-                                           to.processors, throttled)};
-  if (to.processors < host_.threads)
-    return {causes | 8,
-            text + fmt::format("; the process may use {} processors for {} threads", to.processors, host_.threads)};
+    return {causes | 4, text + allowed + fmt::format(" and used up their time {} times (cpu.max)", throttled)};
+  if (may_use < host_.threads) return {causes | 8, text + allowed + fmt::format(" for {} threads", host_.threads)};
   text += fmt::format("; other programs take the processors (threads waited {:.1f} s for one in {:.1f} s of work",
                       waited, took_);
-  if (to.runnable > to.processors) text += fmt::format("; {} tasks want {} processors", to.runnable, to.processors);
+  if (to.runnable > may_use) text += fmt::format("; {} tasks want {} processors", to.runnable, may_use);
   return {causes | 16, text + ")"};
 }
 

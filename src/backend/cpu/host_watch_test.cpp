@@ -66,7 +66,15 @@ TEST_F(Watched, memory_that_is_too_short_for_the_weights_is_named) {
   accounts_.memory = 44'000'000'000;
   windows(2, kFew, disk_);
   EXPECT_EQ(said_, Said{"experts on the host are slow: 6.0 GB/s of 90.0; weights are read from the disk (1240 major "
-                        "page faults, 3.1 GB): memory is short, 44.0 GB for 60.0 GB of weights"});
+                        "page faults, 3.1 GB): memory is short, 60.0 GB of weights, 44.0 GB to be had"});
+}
+
+// A limit that nobody here sees.
+TEST_F(Watched, what_comes_from_the_disk_again_and_again_has_no_room) {
+  accounts_.disk_bytes = 118'000'000'000;
+  windows(2, kFew, disk_);
+  ASSERT_EQ(said_.size(), 1U);
+  EXPECT_NE(said_[0].find("memory is short, 60.0 GB of weights, 214.7 GB to be had"), std::string::npos) << said_[0];
 }
 
 TEST_F(Watched, first_touches_after_the_start_will_end) {
@@ -78,8 +86,10 @@ TEST_F(Watched, first_touches_after_the_start_will_end) {
 TEST_F(Watched, a_limit_of_the_control_group_is_named) {
   accounts_.processors = 2;
   windows(2, kFew, {.waited_seconds = 20, .throttled = 19});
-  EXPECT_EQ(said_, Said{"experts on the host are slow: 6.0 GB/s of 90.0; the process may use 2 processors' time, and "
-                        "used it up 19 times (cpu.max of its control group)"});
+  EXPECT_EQ(
+      said_,
+      Said{
+          "experts on the host are slow: 6.0 GB/s of 90.0; the process may use 2 processors and used up their time 19 times (cpu.max)"});
 }
 
 TEST_F(Watched, processors_that_were_taken_away_are_counted) {

@@ -313,7 +313,7 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::
                                        });
   }
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config, run);
-  if (kind == BackendKind::kCpu) return backend::make_cpu_backend(config, run, setup.watched);
+  if (kind != BackendKind::kCuda) return backend::make_cpu_backend(config, run, setup.watched);
   const auto experts = [run, watched = std::move(setup.watched)](const backend::BackendConfig& of) {
     return backend::make_cpu_experts(of, {.threads = run.threads, .activations = run.cpu_moe_activations}, watched);
   };

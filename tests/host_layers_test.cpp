@@ -6,6 +6,7 @@
 #include "backend/cuda/experts/host_experts.h"
 #include "backend/cuda/experts/route.h"
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/mmap_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/testing/files.h"
@@ -16,13 +17,16 @@
 #include "model/manifest.h"
 #include "one_sequence.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cuda_runtime_api.h>  // the emulated one
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -31,6 +35,9 @@
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace nibble {
 namespace {
@@ -43,8 +50,9 @@ using backend::Slot;
 const std::filesystem::path kTiny = std::filesystem::path(NIBBLE_SOURCE_DIR) / "models/nibble-tiny";
 
 struct Files {
-  model::ModelConfig config = model::read_hf_config(kTiny).config;
-  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(kTiny);
+  std::filesystem::path at = kTiny;
+  model::ModelConfig config = model::read_hf_config(at).config;
+  checkpoint::Checkpoint checkpoint = checkpoint::Checkpoint::open(at);
   std::vector<backend::HostWeight> weights = model::bind_weights(checkpoint.entries(), config);
 };
 
@@ -83,9 +91,9 @@ class HostLayers : public testing::Test {
             .cpu_moe_layers = layers,
             .expert_copy_tokens = copies};
   }
-  static backend::MakeHostExperts on_cpu(Activations activations = Activations::kF32) {
-    return [activations](const backend::BackendConfig& config) {
-      return backend::make_cpu_experts(config, {.threads = 2, .activations = activations});
+  static backend::MakeHostExperts on_cpu(const backend::WatchedHost& watched = {}) {
+    return [watched](const backend::BackendConfig& config) {
+      return backend::make_cpu_experts(config, {.threads = 2, .activations = Activations::kF32}, watched);
     };
   }
   struct Loaded {
@@ -110,9 +118,9 @@ class HostLayers : public testing::Test {
     const Loaded loaded(run_of(family, layers, copies), test::step_limits(kText));
     return text(*loaded.be, loaded.gpt);
   }
-  static std::vector<int32_t> text_of_cpu() {
+  static std::vector<int32_t> text_of_cpu(const backend::WatchedHost& watched = {}) {
     const auto be = backend::make_cpu_backend(model::backend_config(files().config, test::step_limits(kText)),
-                                              {.threads = 2, .activations = Activations::kF32});
+                                              {.threads = 2, .activations = Activations::kF32}, watched);
     return text(*be, model::load(*be, files().config, files().weights));
   }
   static int64_t launches(const backend::Backend& be, std::string_view kernel) {
@@ -221,6 +229,70 @@ TEST_F(HostLayers, serve_sequences_together) {
   const auto alone = texts(0);
   ASSERT_EQ(alone.size(), 3U);
   EXPECT_EQ(texts(4), alone);
+}
+
+// A second of work for each layer; what else they have is what `accounts` says.
+backend::WatchedHost watched_by(std::vector<std::string>& said, std::function<ProcessAccounts()> accounts) {
+  return {.say = [&said](const std::string& line) { said.push_back(line); },
+          .read_bytes_per_s = 1e9,
+          .flops_per_s = 1e15,
+          .weight_bytes = 1 << 29,
+          .threads = 2,
+          .seconds = [now = 0.0]() mutable { return now += 1; },
+          .accounts = std::move(accounts)};
+}
+
+TEST_F(HostLayers, whose_threads_others_keep_from_running_say_so_and_give_the_same_text) {
+  const std::vector<int32_t> alone = text_of_cpu();
+  for (const bool beside_a_card : {true, false}) {
+    std::vector<std::string> said;
+    const backend::WatchedHost watched = watched_by(said, [waited = 0.0]() mutable {
+      return ProcessAccounts{.waited_seconds = waited += 3, .processors = 2, .runnable = 5};
+    });
+    if (beside_a_card) {
+      const Loaded loaded(run_of(KernelFamily::kReference, 4), test::step_limits(kText), on_cpu(watched));
+      EXPECT_EQ(text(*loaded.be, loaded.gpt), alone);
+    } else {
+      EXPECT_EQ(text_of_cpu(watched), alone);
+    }
+    ASSERT_EQ(said.size(), 1U);
+    EXPECT_THAT(said[0],
+                testing::MatchesRegex("experts on the host are slow: 0\\.0 GB/s of 1\\.0; other programs take the "
+                                      "processors \\(threads waited 3\\.0 s for one in 2\\.0 s of work; 5 tasks "
+                                      "want 2 processors\\)"));
+  }
+}
+
+// The kernel's own accounts: the file is dropped from memory again and again, and comes back page after page.
+TEST_F(HostLayers, whose_weights_come_from_the_disk_say_so_and_give_the_same_text) {
+  const test::ScratchDir scratch;
+  for (const auto& each : std::filesystem::directory_iterator(kTiny))
+    if (each.is_regular_file()) std::filesystem::copy_file(each.path(), scratch / each.path().filename().string());
+  ::sync();  // what is not on the disk is not dropped
+  const Files own{.at = scratch.path()};
+  const auto forget = [&own] {
+    bool gone = true;
+    for (const checkpoint::SafetensorsFile& file : own.checkpoint.files()) {
+      DirectFile(file.path()).forget(file.bytes());
+      for (const int single : {MADV_NOHUGEPAGE, MADV_RANDOM})  // no page before its use
+        madvise(const_cast<std::byte*>(file.bytes().data()), file.bytes().size(), single);
+      gone &= !is_resident(file.bytes());
+    }
+    return gone;
+  };
+  if (!forget()) GTEST_SKIP() << scratch.path() << " is on a file system in memory";
+  std::vector<std::string> said;
+  const auto be =
+      Loaded::make(run_of(KernelFamily::kReference, 8), test::step_limits(kText), on_cpu(watched_by(said, [&forget] {
+                     static_cast<void>(forget());
+                     return process_accounts();
+                   })));
+  EXPECT_EQ(text(*be, model::load(*be, own.config, own.weights)), text_of_cpu());
+  ASSERT_GE(said.size(), 1U);
+  EXPECT_THAT(said[0], testing::MatchesRegex("experts on the host are slow: 0\\.0 GB/s of 1\\.0; weights are read "
+                                             "from the disk \\([0-9]+ major page faults, 0\\.0 GB\\): memory has "
+                                             "room for them, so this will end.*"));
+  std::printf("[ said     ] %s\n", said[0].c_str());
 }
 
 class FailingExperts final : public HostExperts {

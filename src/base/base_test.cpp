@@ -8,6 +8,7 @@
 #include "base/testing/normal.h"
 #include "base/thread_pool.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include <sched.h>
+#include <unistd.h>
 
 namespace nibble {
 namespace {
@@ -268,6 +270,49 @@ TEST(machine, processors_are_those_that_the_process_may_run_on) {
   ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
   EXPECT_EQ(available_processors(), 1);
   ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+// Both want the same processor, so one of them waits for it.
+TEST(machine, threads_that_share_a_processor_wait_for_it) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &before)) ++cpu;
+  CPU_SET(cpu, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  {
+    const std::jthread busy([](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+      }
+    });
+    const ProcessAccounts from = process_accounts();
+    EXPECT_EQ(from.processors, 1);
+    EXPECT_GE(from.runnable, 1);
+    EXPECT_GT(from.memory.value_or(1), 0);
+    const auto waited = [&] { return process_accounts().waited_seconds > from.waited_seconds + 0.05; };
+    bool has_waited = !std::filesystem::exists("/proc/self/schedstat");
+    for (int tries = 0; tries < 100'000 && !has_waited; ++tries) has_waited = waited();
+    EXPECT_TRUE(has_waited);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+TEST(machine, pages_that_come_from_the_disk_are_counted) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("nibble_machine_test_{}", getpid());
+  std::ofstream(path, std::ios::binary) << std::string(1 << 20, 'x');
+  ::sync();
+  const MmapFile mapped(path);
+  DirectFile(path).forget(mapped.bytes());
+  const bool gone = !is_resident(mapped.bytes());
+  const ProcessAccounts from = process_accounts();
+  EXPECT_EQ(mapped.bytes().front(), std::byte{'x'});
+  const ProcessAccounts to = process_accounts();
+  std::filesystem::remove(path);
+  if (!gone) GTEST_SKIP() << path << " is on a file system in memory";
+  EXPECT_GT(to.major_faults, from.major_faults);
+  EXPECT_GT(to.disk_bytes, from.disk_bytes);
 }
 
 TEST(machine, this_machine_has_some) { EXPECT_GT(available_memory().value_or(1), 0); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -14,8 +15,8 @@ namespace nibble {
 namespace {
 
 // The content of a pseudo-file, which has no size; empty if there is none.
-std::string read_small(const char* path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "re"), &std::fclose);
+std::string read_small(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
   std::string text(1 << 16, '\0');
   text.resize(file == nullptr ? 0 : std::fread(text.data(), 1, text.size(), file.get()));
   return text;
@@ -28,18 +29,43 @@ std::optional<int64_t> number_at(std::string_view text) {
   return error == std::errc() ? std::optional(value) : std::nullopt;
 }
 
+int64_t number_behind(std::string_view text, std::string_view name) {
+  const size_t at = text.find(name);
+  return at == std::string_view::npos ? 0 : number_at(text.substr(at + name.size())).value_or(0);
+}
+
+// Of the threads that there are now.
+double seconds_without_processor() {
+  double seconds = 0;
+  std::error_code gone;  // a thread, meanwhile
+  for (std::filesystem::directory_iterator task("/proc/self/task", gone), end; !gone && task != end;
+       task.increment(gone))
+    seconds += 1e-9 * static_cast<double>(number_behind(read_small(task->path() / "schedstat"), " "));
+  return seconds;
+}
+
 // Memory that the control group may still take. Pages of files count as used, but can be reclaimed.
 std::optional<int64_t> group_memory() {
   const auto limit = number_at(read_small("/sys/fs/cgroup/memory.max"));  // "max": none
   const auto used = number_at(read_small("/sys/fs/cgroup/memory.current"));
   if (!limit || !used) return std::nullopt;
-  const std::string stat = read_small("/sys/fs/cgroup/memory.stat");
-  const size_t at = stat.find("\nfile ");
-  const int64_t files = at == std::string::npos ? 0 : number_at(std::string_view(stat).substr(at + 6)).value_or(0);
+  const int64_t files = number_behind(read_small("/sys/fs/cgroup/memory.stat"), "\nfile ");
   return std::max<int64_t>(0, *limit - *used + files);
 }
 
 }  // namespace
+
+ProcessAccounts process_accounts() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  return {.waited_seconds = seconds_without_processor(),
+          .major_faults = used.ru_majflt,
+          .disk_bytes = int64_t{512} * used.ru_inblock,
+          .throttled = number_behind(read_small("/sys/fs/cgroup/cpu.stat"), "\nnr_throttled "),
+          .processors = available_processors(),
+          .runnable = static_cast<int>(number_behind(read_small("/proc/stat"), "\nprocs_running ")),
+          .memory = available_memory()};
+}
 
 void allow_most_files() {
   rlimit files{};

@@ -18,6 +18,17 @@ namespace nibble {
 // time that its control group has (cgroup v2's cpu.max, rounded up). At least 1.
 [[nodiscard]] int available_processors();
 
+// What the kernel has counted for this process so far, and what is left to it now. What it does not say is 0.
+struct ProcessAccounts {
+  double waited_seconds = 0;                 // of its threads, which could have run and had no processor
+  int64_t major_faults = 0, disk_bytes = 0;  // pages that came from a disk when they were used; all that came from one
+  int64_t throttled = 0;                     // periods in which its control group had used up its time (cpu.max)
+  int processors = 1;                        // available_processors()
+  int runnable = 0;                          // tasks of the whole system at this moment, with those that run
+  std::optional<int64_t> memory{};           // available_memory()
+};
+[[nodiscard]] ProcessAccounts process_accounts();
+
 // Lets this process open as many files and connections as the system allows it.
 void allow_most_files();
 

@@ -280,9 +280,28 @@ backend::DevicePeaks measured(const ModelOptions& options) {
   return peaks;
 }
 
+namespace {
+
+// A host whose experts are worth the fifth of a second that measuring its reads takes; else nobody watches it.
+backend::WatchedHost watched_host(const ModelOptions& options, const backend::CostModel& cost,
+                                  std::function<void(const std::string&)> say) {
+  constexpr int64_t kWorthwhileBytes = 1 << 30;
+  const backend::RunConfig& run = options.run;
+  const bool cpu = run.backend == BackendKind::kCpu;
+  const int64_t bytes = cpu ? cost.weight_bytes() : cost.expert_bytes(run.cpu_moe_layers);
+  if (bytes < kWorthwhileBytes || run.ranks.count > 1 || run.backend == BackendKind::kReference) return {};
+  const backend::Activations experts = cpu ? run.activations : run.cpu_moe_activations;
+  return {.say = std::move(say),
+          .read_bytes_per_s = backend::ReadMeter(run.threads).measure(3),
+          .flops_per_s = backend::expert_flops_per_s({.threads = run.threads, .activations = experts, .isa = run.isa}),
+          .weight_bytes = bytes,
+          .threads = run.threads};
+}
+
+}  // namespace
+
 std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
-                                               const backend::BackendConfig& config, std::vector<MappedSource> files,
-                                               std::vector<int> cards) {
+                                               const backend::BackendConfig& config, BackendSetup setup) {
   if (run.ranks.count > 1 && kind != BackendKind::kCuda) {
     const int all = backend::with_defaults(run).threads;
     return backend::make_ranks_backend(config, run.ranks, all,
@@ -294,13 +313,12 @@ std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::
                                        });
   }
   if (kind == BackendKind::kReference) return backend::make_reference_backend(config, run);
-  if (kind == BackendKind::kCuda)
-    return backend::make_cuda_backend(
-        config, run, {.devices = std::move(cards), .files = std::move(files), .host_experts = [run](const auto& of) {
-                        return backend::make_cpu_experts(
-                            of, {.threads = run.threads, .activations = run.cpu_moe_activations});
-                      }});
-  return backend::make_cpu_backend(config, run);
+  if (kind != BackendKind::kCuda) return backend::make_cpu_backend(config, run, setup.watched);
+  const auto experts = [run, watched = std::move(setup.watched)](const backend::BackendConfig& of) {
+    return backend::make_cpu_experts(of, {.threads = run.threads, .activations = run.cpu_moe_activations}, watched);
+  };
+  return backend::make_cuda_backend(
+      config, run, {.devices = std::move(setup.cards), .files = std::move(setup.files), .host_experts = experts});
 }
 
 backend::StoredFormats stored_formats(const ModelOptions& options, std::span<const backend::HostWeight> weights) {
@@ -353,8 +371,8 @@ void warm_up(const engine::DraftModel& drafts) {
 
 LoadedHead::LoadedHead(const model::eagle3::Head& head, const ModelOptions& options, const model::StepLimits& of_model)
     : be(make_backend(options.run.backend, head_run(options.run),
-                      model::eagle3::backend_config(head, engine::head_step_limits(of_model)), {},
-                      {cards_of(options).front()})),
+                      model::eagle3::backend_config(head, engine::head_step_limits(of_model)),
+                      {.cards = {cards_of(options).front()}})),
       model(model::load(*be, head.config, head.weights)),
       drafts{.be = *be, .model = model, .limits = engine::head_step_limits(of_model), .head = &head} {
   if (options.run.backend == BackendKind::kCuda) warm_up(drafts);
@@ -366,8 +384,8 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
   const backend::CostModel cost = model::cost_of(source.config, stored_formats(options, source.weights));
   const Budget budget = check_budget(options, config, cost);
   const bool card = options.run.backend == BackendKind::kCuda;
-  const auto note = [&](const std::string& text) {
-    view.terminal.note(view.terminal.dim(std::string(view.whose) + text));
+  const auto note = [&terminal = view.terminal, whose = std::string(view.whose)](const std::string& text) {
+    terminal.note(terminal.dim(whose + text));
   };
   for (const std::string& why : {options.backend_why, options.fast_why, options.offload_why, options.left_out})
     if (!why.empty() && !view.terminal.is_json()) note(why);
@@ -387,7 +405,9 @@ LoadedModel::LoadedModel(const ModelSource& source, const ModelOptions& options,
     be_ = backend::make_ranks_backend(config, options.run.ranks, rank_->group(),
                                       rank_->make_member(options, config, source), card ? "a card" : "a rank");
   } else {
-    be_ = make_backend(options.run.backend, options.run, config, source.mapped_files(), cards_of(options));
+    be_ = make_backend(
+        options.run.backend, options.run, config,
+        {.files = source.mapped_files(), .cards = cards_of(options), .watched = watched_host(options, cost, note)});
   }
   const OnLoad show = show_loading(view.terminal);
   const auto start = std::chrono::steady_clock::now();

@@ -5,6 +5,7 @@
 #include "app/options/options.h"
 #include "app/setup/terminal.h"
 #include "backend/backend.h"
+#include "backend/cpu/host_watch.h"
 #include "backend/measure.h"
 #include "backend/cost.h"
 #include "base/mmap_file.h"
@@ -74,12 +75,16 @@ void require_backend(const ModelOptions& options);
 [[nodiscard]] std::vector<std::string> decisions(const ModelOptions& options);
 // What the options' backend can do at most, now; with several cards, all of them together.
 [[nodiscard]] backend::DevicePeaks measured(const ModelOptions& options);
-// A backend of this kind, whatever run.backend says. `files`: those that weights will be mapped from. `cards`: by rank;
-// empty: the first.
+// What is given to a backend beside its settings.
+struct BackendSetup {
+  std::vector<MappedSource> files{};  // that weights will be mapped from
+  std::vector<int> cards{};           // by rank; empty: the first
+  backend::WatchedHost watched{};     // that computes experts; of one rank
+};
+// A backend of this kind, whatever run.backend says.
 [[nodiscard]] std::unique_ptr<backend::Backend> make_backend(BackendKind kind, const backend::RunConfig& run,
                                                              const backend::BackendConfig& config,
-                                                             std::vector<MappedSource> files = {},
-                                                             std::vector<int> cards = {});
+                                                             BackendSetup setup = {});
 
 // What the options' backend holds of these weights.
 [[nodiscard]] backend::StoredFormats stored_formats(const ModelOptions& options,

@@ -38,7 +38,7 @@ constexpr int64_t kMostJobs = 3;  // of one linear(): q, k and v
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const BackendConfig& config, const RunConfig& run)
+  CpuBackend(const BackendConfig& config, const RunConfig& run, const WatchedHost& watched)
       : config_(config),
         activations_(run.activations),
         dense_activations_(run.dense_activations),
@@ -48,7 +48,7 @@ class CpuBackend final : public Backend {
         kernels_(cpu::kernels_for(run.isa, run.activations)),
         pool_(run.threads),
         linear_(kernels_, run.activations, pool_, linear_limits()),
-        moe_(config_, kernels_, linear_),
+        moe_(config_, kernels_, linear_, watched),
         attention_(config_, kernels_, run.activations, pool_) {
     const Dims& d = dims_;
     kv_.reserve(config_.layer_kinds.size());
@@ -506,9 +506,10 @@ void set_cpu_screen(CostModel& cost, const RunConfig& run) {
   cost.screened_rows = cpu::kScreenTokens;
 }
 
-std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run) {
+std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run,
+                                          const WatchedHost& watched) {
   require_taken(type_of(run.kv_type()), BackendKind::kCpu);
-  return std::make_unique<CpuBackend>(config, resolved_cpu(run));
+  return std::make_unique<CpuBackend>(config, resolved_cpu(run), watched);
 }
 
 std::string describe_cpu(const RunConfig& run) {

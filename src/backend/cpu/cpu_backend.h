@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "backend/cost.h"
+#include "backend/cpu/host_watch.h"
 #include "backend/dims.h"
 #include "backend/host_experts.h"
 #include "backend/plan.h"
@@ -31,12 +32,14 @@ namespace nibble::backend {
 void set_cpu_screen(CostModel& cost, const RunConfig& run);
 
 // Throws what resolved_cpu() throws.
-std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run);
+std::unique_ptr<Backend> make_cpu_backend(const BackendConfig& config, const RunConfig& run,
+                                          const WatchedHost& watched = {});
 
 // Flops a second of experts of many tokens, for a guess of what a step takes; `run` as make_cpu_experts'.
 [[nodiscard]] double expert_flops_per_s(const RunConfig& run);
 // The experts that a card leaves to this machine's CPU; `run` as make_cpu_backend's. Throws what resolved_cpu() throws.
-std::unique_ptr<HostExperts> make_cpu_experts(const BackendConfig& config, const RunConfig& run);
+std::unique_ptr<HostExperts> make_cpu_experts(const BackendConfig& config, const RunConfig& run,
+                                              const WatchedHost& watched = {});
 
 // For people: "avx512 vnni, int8 activations (prompts: amx bf16), 2 threads".
 [[nodiscard]] std::string describe_cpu(const RunConfig& run);

@@ -19,7 +19,7 @@ constexpr int kSpinsBetweenLayers = 10 * kSpins;
 
 class CpuExperts final : public HostExperts {
  public:
-  CpuExperts(const BackendConfig& config, const RunConfig& run)
+  CpuExperts(const BackendConfig& config, const RunConfig& run, const WatchedHost& watched)
       : config_(config),
         modes_(describe_cpu(run)),
         kernels_(cpu::kernels_for(run.isa, run.activations)),
@@ -28,7 +28,7 @@ class CpuExperts final : public HostExperts {
                 {.cols = std::max(config.dims.hidden, config.dims.inter),
                  .inputs = config.max_tokens * config.dims.topk,
                  .groups = config.dims.experts}),
-        moe_(config_, kernels_, linear_),
+        moe_(config_, kernels_, linear_, watched),
         hidden_(static_cast<size_t>(config.max_tokens * config.dims.topk * config.dims.inter)),
         layers_(static_cast<size_t>(config.dims.layers)) {}
 
@@ -82,8 +82,9 @@ double expert_flops_per_s(const RunConfig& run) {
   return thread * own.threads;
 }
 
-std::unique_ptr<HostExperts> make_cpu_experts(const BackendConfig& config, const RunConfig& run) {
-  return std::make_unique<CpuExperts>(config, resolved_cpu(run));
+std::unique_ptr<HostExperts> make_cpu_experts(const BackendConfig& config, const RunConfig& run,
+                                              const WatchedHost& watched) {
+  return std::make_unique<CpuExperts>(config, resolved_cpu(run), watched);
 }
 
 }  // namespace nibble::backend

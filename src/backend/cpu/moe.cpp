@@ -15,12 +15,14 @@ void add_bias(const float* in, const float* bias, std::span<float> out) {
 
 }  // namespace
 
-Moe::Moe(const BackendConfig& config, const Kernels& kernels, Linear& linear)
+Moe::Moe(const BackendConfig& config, const Kernels& kernels, Linear& linear, const WatchedHost& watched)
     : config_(config),
       own_(config.own_experts.value_or(Range{0, config.dims.experts})),
       kernels_(kernels),
       linear_(linear),
-      experts_(static_cast<size_t>(config.dims.experts)) {}
+      experts_(static_cast<size_t>(config.dims.experts)) {
+  if (watched.say) watch_.emplace(watched);
+}
 
 void Moe::route(std::span<const int32_t> ids, std::span<const float> weights) {
   weights_ = weights;
@@ -41,10 +43,20 @@ void Moe::route(std::span<const int32_t> ids, std::span<const float> weights) {
 
 void Moe::run(const ExpertWeights& w, float* x, float* hidden, float* delta) {
   if (dims_.inter == 0) return;
+  const double began = watch_ ? watch_->seconds() : 0;
   linear_.round_inputs({x, tokens_, dims_.hidden});
   gate_up(w, x, hidden);
   linear_.round_inputs({hidden, tokens_ * dims_.topk, dims_.inter});
   down(w, hidden, delta);
+  if (watch_) watch_->worked(cost(w), watch_->seconds() - began);
+}
+
+// Each weight of an expert that has anybody is read once. Nobody watches a rank, which has a part of the pairs.
+Cost Moe::cost(const ExpertWeights& w) const {
+  const double values = static_cast<double>(dims_.hidden * dims_.inter);
+  const double each = 2 * bytes_per_value(w.gate.format()) + bytes_per_value(w.down.format());
+  return {.bytes = static_cast<double>(hit_.size()) * values * each,
+          .flops = 6 * static_cast<double>(weights_.size()) * values};
 }
 
 void Moe::gate_up(const ExpertWeights& w, const float* x, float* hidden) {

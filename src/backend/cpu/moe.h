@@ -2,10 +2,12 @@
 // The experts of one layer: who uses which in this step, and their two matrices.
 
 #include "backend/backend.h"
+#include "backend/cpu/host_watch.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.h"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -23,7 +25,7 @@ struct ExpertWeights {
 
 class Moe {
  public:
-  Moe(const BackendConfig& config, const Kernels& kernels, Linear& linear);
+  Moe(const BackendConfig& config, const Kernels& kernels, Linear& linear, const WatchedHost& watched = {});
 
   // Who is routed where: ids and weights are [tokens, topk]. Experts that are not config's own are left out.
   void route(std::span<const int32_t> ids, std::span<const float> weights);
@@ -39,6 +41,7 @@ class Moe {
     std::vector<int32_t> tokens;  // the same tokens
   };
 
+  [[nodiscard]] Cost cost(const ExpertWeights& w) const;
   void gate_up(const ExpertWeights& w, const float* x, float* hidden);
   void down(const ExpertWeights& w, const float* hidden, float* delta);
 
@@ -52,6 +55,7 @@ class Moe {
   std::vector<Expert> experts_;
   std::vector<int> hit_;  // own experts with anybody, rising
   std::vector<Group> groups_;
+  std::optional<HostWatch> watch_;
 };
 
 }  // namespace nibble::backend::cpu

@@ -120,7 +120,7 @@ void verify_process(const VerifyOptions& asked, Verification& result, Terminal& 
   int64_t most_on_cards = 0;
   const VerifySubject subject{source, o.model,
                               [&](const backend::RunConfig& run, const backend::BackendConfig& config) {
-                                return make_backend(run.backend, run, config, source.mapped_files());
+                                return make_backend(run.backend, run, config, {.files = source.mapped_files()});
                               },
                               [&] { most_on_cards = std::max(most_on_cards, used_on_cards(o.model)); }};
   const auto level = [&](VerifyLevel which, const std::function<void(const VerifySubject&, VerifyChecks&)>& run) {

@@ -508,8 +508,8 @@ TEST(CpuBackend, a_screened_step_draws_what_all_logits_draw_and_shows_all) {
         for (const float temperature : {0.0f, 0.5f, 1.0f})
           draw(rows, {.temperature = temperature}, rows <= backend::cpu::kScreenTokens);
       draw(1, {.top_k = 5}, false);
-      draw(1, {.presence_penalty = 1}, false);
-      draw(1, {.logit_bias = {{3, 1.0f}}}, false);
+      draw(1, {.presence_penalty = 1}, true);
+      draw(2, {.logit_bias = {{3, 1.0f}, {4000, 90.0f}}}, true);
       draw(1, {.temperature = 0, .top_k = 5}, true);  // greedy: no filter acts
       EXPECT_EQ(all->screen_counts().steps, 0);
       const model::Step undrawn = engine::step_alone(std::vector<int32_t>{1, 2}, 0);

@@ -16,22 +16,24 @@ constexpr bool before(const TokenLogit& a, const TokenLogit& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-void apply_penalties(std::span<float> logits, const SampleRow& row) {
+// change(id, what) for each term that a token's logit gets, in order: what(float&).
+template <class Change>
+void each_penalty(const SampleRow& row, const Change& change) {
   const SamplingParams& p = *row.params;
-  for (const auto& [id, bias] : p.logit_bias) logits[static_cast<size_t>(id)] += bias;
+  for (const auto& [id, bias] : p.logit_bias) change(id, [bias = bias](float& logit) { logit += bias; });
   if (!p.counts_tokens()) return;
   std::unordered_map<int32_t, int> in_output;
   for (const int32_t id : row.output) ++in_output[id];
   const auto repeat = [&](int32_t id) {
-    float& logit = logits[static_cast<size_t>(id)];
-    logit = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
+    change(id, [by = p.repetition_penalty](float& logit) { logit = logit > 0 ? logit / by : logit * by; });
   };
   std::unordered_map<int32_t, bool> in_prompt;
   for (const int32_t id : row.prompt)
     if (!in_output.contains(id) && in_prompt.try_emplace(id, true).second) repeat(id);
   for (const auto& [id, count] : in_output) {
     repeat(id);
-    logits[static_cast<size_t>(id)] -= p.presence_penalty + p.frequency_penalty * static_cast<float>(count);
+    const float less = p.presence_penalty + p.frequency_penalty * static_cast<float>(count);
+    change(id, [less](float& logit) { logit -= less; });
   }
 }
 
@@ -139,12 +141,25 @@ void validate(const SamplingParams& p, int64_t vocab) {
   }
 }
 
-bool draws_by_temperature(std::span<const SampleRow> rows) {
+bool draws_unfiltered(std::span<const SampleRow> rows) {
   return !rows.empty() && std::ranges::all_of(rows, [](const SampleRow& row) {
-    const SamplingParams& p = *row.params;
-    return row.logprobs < 0 && row.given < 0 && row.mask.empty() && p.logit_bias.empty() && !p.filters() &&
-           !p.counts_tokens();
+    return row.logprobs < 0 && row.given < 0 && !row.params->filters();
   });
+}
+
+bool draws_by_temperature(std::span<const SampleRow> rows) {
+  return draws_unfiltered(rows) && std::ranges::all_of(rows, [](const SampleRow& row) {
+           return row.mask.empty() && row.params->logit_bias.empty() && !row.params->counts_tokens();
+         });
+}
+
+std::vector<int32_t> changed_tokens(const SampleRow& row) {
+  std::vector<int32_t> ids;
+  each_penalty(row, [&](int32_t id, const auto&) { ids.push_back(id); });
+  std::ranges::sort(ids);
+  const auto twice = std::ranges::unique(ids);
+  ids.erase(twice.begin(), twice.end());
+  return ids;
 }
 
 void check_logits(std::span<const float> logits) {
@@ -157,7 +172,7 @@ void check_logits(std::span<const float> logits) {
 }
 
 int32_t sample_row(std::span<float> logits, const SampleRow& row) {
-  apply_penalties(logits, row);
+  each_penalty(row, [&](int32_t id, const auto& what) { what(logits[static_cast<size_t>(id)]); });
   const SamplingParams& p = *row.params;
   if (p.temperature < kGreedyBelow) return largest(logits);
   for (float& logit : logits) logit /= p.temperature;
@@ -170,6 +185,12 @@ float gumbel(uint32_t word) {
 }
 
 int32_t sample_among(std::span<TokenLogit> tokens, const SampleRow& row) {
+  const auto forbidden = [&](const TokenLogit& token) { return !row.allows(token.id); };
+  tokens = tokens.first(tokens.size() - std::ranges::remove_if(tokens, forbidden).size());
+  each_penalty(row, [&](int32_t id, const auto& what) {
+    const auto at = std::ranges::lower_bound(tokens, id, {}, &TokenLogit::id);
+    if (at != tokens.end() && at->id == id) what(at->logit);
+  });
   const float temperature = row.params->temperature;
   if (temperature < kGreedyBelow) return std::ranges::min_element(tokens, before)->id;
   for (TokenLogit& token : tokens) token.logit /= temperature;

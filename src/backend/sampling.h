@@ -153,6 +153,10 @@ struct SampleRow {
   std::span<const uint32_t> mask{};  // bit t % 32 of word t / 32: token t may be drawn; empty: all may
   int logprobs = -1;                 // -1: none; n: of the token and of the n likeliest
   int32_t given = -1;                // >= 0: nothing is drawn, this is the token (for its logprobs)
+
+  [[nodiscard]] bool allows(int32_t id) const {
+    return mask.empty() || (mask[static_cast<size_t>(id / 32)] >> id % 32 & 1) != 0;
+  }
 };
 
 // Steps whose logits were screened (RunConfig::screened_head), and the tiles of 16 rows that had candidates in them: a
@@ -161,8 +165,13 @@ struct ScreenCounts {
   int64_t steps = 0, tiles = 0;
 };
 
-// Whether a step draws, and no draw has a filter, a penalty, a bias, a mask or log-probabilities.
+// Whether a step draws, and no draw has a filter or log-probabilities.
+[[nodiscard]] bool draws_unfiltered(std::span<const SampleRow> rows);
+// And no penalty, bias or mask.
 [[nodiscard]] bool draws_by_temperature(std::span<const SampleRow> rows);
+
+// Whose logits have a bias or a penalty, in order.
+[[nodiscard]] std::vector<int32_t> changed_tokens(const SampleRow& row);
 
 // Throws Error(kCorrupt) when a row of logits holds NaN or infinity: the model's weights do.
 void check_logits(std::span<const float> logits);
@@ -176,7 +185,8 @@ struct TokenLogit {
   float logit;
   int32_t id;
 };
-// sample_row() of a row whose other tokens cannot win. REQUIRES draws_by_temperature(); changes the logits.
+// sample_row() of a row whose other tokens cannot win, without those that the mask forbids. REQUIRES draws_unfiltered()
+// and tokens in order; changes them.
 [[nodiscard]] int32_t sample_among(std::span<TokenLogit> tokens, const SampleRow& row);
 
 }  // namespace nibble::backend

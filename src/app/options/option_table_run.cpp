@@ -318,7 +318,8 @@ constexpr Option kRunRows[] = {
          .feature =
              {"activation", "", "int8 on a CPU wants AVX2, or SDOT on Arm",
               "auto is int8, so lossy, where a CPU has it. int8: a token's last bits depend on how many share its "
-              "step. mxfp8 on SM90: experts whose scales are more than 2^16 apart are multiplied as values"}}),
+              "step. mxfp8 on SM90: up to 16 tokens an expert are exact; experts whose scales are more than 2^16 apart are "
+              "multiplied as values"}}),
     Option(
         "--dense-activation",
         "What dense layers multiply; auto: exact, on a cpu int8 where the experts' are; bf16: 16 bits or better, exact; "

@@ -110,7 +110,7 @@ class CpuBackend final : public Backend {
   void begin(const StepArgs& step) override {
     as_alone_ = std::any_of(step.rows.begin(), step.rows.end(), [](const Row& row) { return row.drafted > 0; });
     linear_.as_alone(as_alone_);
-    draws_ = draws_by_temperature(step.sample_rows) ? step.sample_rows : std::span<const SampleRow>();
+    draws_ = draws_unfiltered(step.sample_rows) ? step.sample_rows : std::span<const SampleRow>();
   }
 
   void embed(const EmbedArgs& args) override {
@@ -465,7 +465,7 @@ class CpuBackend final : public Backend {
   std::vector<int32_t> expert_ids_, expert_order_;
   std::array<std::vector<DrawnToken>, 2> sampled_;  // of the last two tickets
   std::vector<int32_t> all_rows_;                   // 0, 1, 2, …
-  std::span<const SampleRow> draws_;                // the step's, if they are by temperature alone
+  std::span<const SampleRow> draws_;                // the step's, if none has a filter
   std::vector<DrawnToken> drawn_;                   // from a screen; none: all logits are there
   WeightHandle table_;
   int64_t tokens_ = 0, logit_rows_ = 0;

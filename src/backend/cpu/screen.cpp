@@ -16,13 +16,14 @@ namespace {
 constexpr int kMostCode = 31, kZeroCode = 32;
 constexpr int kDigit = 7, kMostSteps = 63 << kDigit;  // bits of the low digit; most X
 constexpr int64_t kTileChunk = 4;                     // tiles that a thread takes at once
-constexpr float kLeast = 1e-30f;
+constexpr float kLeast = 1e-30f, kNone = -std::numeric_limits<float>::infinity();
 constexpr double kMostProduct = 1e30;  // of |v||w|, or logits by a small temperature leave the floats
 
 // Four lanes at a time, in an instruction set that all processors of a build have.
 using Four [[gnu::vector_size(16)]] = float;
 using FourInts [[gnu::vector_size(16)]] = int32_t;
 constexpr size_t kLanes = kScreenRows;
+constexpr uint32_t kAllLanes = (1u << kLanes) - 1;
 
 template <class Vector = Four>
 Vector load(const void* p) {
@@ -166,8 +167,18 @@ float Screen::copy_row(int64_t r, std::span<float> row) {
   return lost_[at] < std::numeric_limits<float>::infinity() ? std::sqrt(sum_of(squares)) : lost_[at];
 }
 
+bool Screen::choose_rows(const SampleRow& draw, Token& own) const {
+  own.changed = changed_tokens(draw);
+  std::erase_if(own.changed, [&](int32_t id) { return !draw.allows(id); });
+  own.others.assign(draw.mask.begin(), draw.mask.end());
+  if (own.others.empty() && !own.changed.empty()) own.others.assign(static_cast<size_t>(rows_ + 31) / 32, ~0u);
+  for (const int32_t id : own.changed) own.others[static_cast<size_t>(id / 32)] &= ~(1u << id % 32);
+  return std::ssize(own.changed) <= rows_ / kManyCandidates;
+}
+
 bool Screen::prepare(const Step& step, int t) {
   Token& own = tokens_[static_cast<size_t>(t)];
+  if (!choose_rows(step.rows[static_cast<size_t>(t)], own)) return false;
   std::ranges::copy(step.x[t], own.v.begin());
   if (step.int8)
     for (int64_t k = 0; k < cols_; k += kMxBlock)
@@ -209,7 +220,16 @@ bool Screen::prepare(const Step& step, int t) {
 
 // What a tile's rows may be at most, and the best of them by the copy.
 void Screen::look(const Step& step, int64_t tile, std::span<TokenLogit> best) {
-  const auto first = static_cast<size_t>(tile * kScreenRows);
+  const auto first = static_cast<size_t>(tile * kScreenRows), tiles = static_cast<size_t>(rows_ / kScreenRows);
+  std::array<uint32_t, kScreenTokens> rows;  // of each token, a bit each
+  uint32_t any = 0;
+  for (size_t t = 0; t < best.size(); ++t) {
+    const std::vector<uint32_t>& others = tokens_[t].others;
+    rows[t] = others.empty() ? kAllLanes : others[first / 32] >> first % 32 & kAllLanes;
+    any |= rows[t];
+    most_[t * tiles + static_cast<size_t>(tile)] = kNone;
+  }
+  if (any == 0) return;  // nor are their codes read
   alignas(64) std::array<int32_t, 2 * kScreenTokens * kScreenRows> sums;
   kernels_.screen({.codes = codes_.as<uint8_t>() + tile * tile_bytes(),
                    .cols = cols_,
@@ -231,6 +251,9 @@ void Screen::look(const Step& step, int64_t tile, std::span<TokenLogit> best) {
         const Philox4 words = philox(draw.params->seed, (first + j) / 4, static_cast<uint64_t>(draw.position));
         value += own.temperature * most_gumbel(load<FourInts>(words.data()));
       }
+      if (rows[t] != kAllLanes)
+        for (size_t i = 0; i < 4; ++i)
+          if ((rows[t] >> (j + i) & 1) == 0) value[i] = kNone;
       if (top_of(value) > best[t].logit)
         for (size_t i = 0; i < 4; ++i)
           if (value[i] > best[t].logit) best[t] = {value[i], static_cast<int32_t>(first + j + i)};
@@ -238,7 +261,7 @@ void Screen::look(const Step& step, int64_t tile, std::span<TokenLogit> best) {
       store(value, most + j);
       tops = largest(tops, value);
     }
-    most_[t * static_cast<size_t>(rows_ / kScreenRows) + static_cast<size_t>(tile)] = top_of(tops);
+    most_[t * tiles + static_cast<size_t>(tile)] = top_of(tops);
   }
 }
 
@@ -250,36 +273,50 @@ std::span<const int32_t> Screen::candidates(const Step& step) {
   const auto tokens = static_cast<size_t>(step.x.count), tiles = static_cast<size_t>(rows_ / kScreenRows);
   for (int t = 0; t < step.x.count; ++t)
     if (!prepare(step, t)) return {};
-  std::ranges::fill(best_, TokenLogit{-std::numeric_limits<float>::infinity(), 0});
+  std::ranges::fill(best_, TokenLogit{kNone, 0});
   pool_.parallel_ranges(static_cast<int64_t>(tiles), kTileChunk, [&](IndexRange range) {
     const auto best = std::span(best_).subspan(static_cast<size_t>(range.thread_idx) * kScreenTokens, tokens);
     for (int64_t tile = range.begin; tile < range.end; ++tile) look(step, tile, best);
   });
-  for (size_t t = 0; t < tokens; ++t) find_least(step, t);
+  for (size_t t = 0; t < tokens; ++t)
+    if (!find_least(step, t)) return {};
   candidates_.clear();
   const auto reaches = [&](size_t t, float most) { return !(most < tokens_[t].least); };
   for (size_t tile = 0; tile < tiles; ++tile) {
     size_t t = 0;
     while (t < tokens && !reaches(t, most_[t * tiles + tile])) ++t;
     if (t == tokens) continue;
-    ++counts_.tiles;
     for (size_t row = tile * kLanes; row < (tile + 1) * kLanes; ++row) {
       bool does = false;
       for (size_t i = t; i < tokens; ++i) does |= reaches(i, step.scratch[i * static_cast<size_t>(rows_) + row]);
       if (does) candidates_.push_back(static_cast<int32_t>(row));
     }
   }
+  const auto found = std::ssize(candidates_);
+  for (size_t t = 0; t < tokens; ++t)
+    candidates_.insert(candidates_.end(), tokens_[t].changed.begin(), tokens_[t].changed.end());
+  if (std::ssize(candidates_) > found) {
+    std::ranges::sort(candidates_);
+    const auto twice = std::ranges::unique(candidates_);
+    candidates_.erase(twice.begin(), twice.end());
+  }
+  for (size_t i = 0; i < candidates_.size(); ++i)
+    counts_.tiles += i == 0 || candidates_[i] / kScreenRows != candidates_[i - 1] / kScreenRows;
   ++counts_.steps;
   if (std::ssize(candidates_) > rows_ / kManyCandidates) resting_ = kRestingSteps;
   return candidates_;
 }
 
 // From the exact product of the best row by the copy: so the gap to a candidate is one bound and not two.
-void Screen::find_least(const Step& step, size_t t) {
+bool Screen::find_least(const Step& step, size_t t) {
   TokenLogit best = best_[t];
   for (size_t i = t; i < best_.size(); i += kScreenTokens)
     if (best_[i].logit > best.logit) best = best_[i];
   Token& own = tokens_[t];
+  if (best.logit == kNone) {  // only changed rows may win
+    own.least = -kNone;
+    return !own.changed.empty();
+  }
   kernels_.decode(step.matrix.at(best.id, 1), row_.data());
   double product = 0;
   for (size_t k = 0; k < row_.size(); ++k) product += double{own.v[k]} * row_[k];
@@ -289,6 +326,7 @@ void Screen::find_least(const Step& step, size_t t) {
   if (own.temperature > 0)
     own.least +=
         own.temperature * gumbel(philox(draw.params->seed, at / 4, static_cast<uint64_t>(draw.position))[at % 4]);
+  return true;
 }
 
 }  // namespace nibble::backend::cpu

@@ -28,7 +28,7 @@ class Screen {
     const Matrix& matrix;             // that the copy was made of
     Vectors<const float> x;           // up to kScreenTokens
     bool int8;                        // they will be multiplied in int8
-    std::span<const SampleRow> rows;  // draws_by_temperature()
+    std::span<const SampleRow> rows;  // draws_unfiltered()
     float* scratch;                   // [tokens, rows of the matrix]
   };
   // The rows of the matrix that may win some token's draw, in order; none: all have to be computed. Until the next
@@ -44,15 +44,22 @@ class Screen {
     int32_t sums[2] = {};   // of X's digits
     float temperature = 0;  // 0: greedy
     float least = 0;        // what a candidate reaches
+    // Rows whose logits have a bias or a penalty are candidates without a look; the mask's others, a bit each. Empty:
+    // all.
+    std::vector<int32_t> changed;
+    std::vector<uint32_t> others;
   };
 
   [[nodiscard]] int64_t tile_bytes() const { return kScreenRows * cols_ * 3 / 4; }
   // Returns |w|. Changes the row.
   float copy_row(int64_t r, std::span<float> row);
+  // The rows that a token's bounds decide over; false where there are too few to gain.
+  [[nodiscard]] bool choose_rows(const SampleRow& draw, Token& own) const;
   // Rounds a token; false where no bound would hold.
   [[nodiscard]] bool prepare(const Step& step, int t);
   void look(const Step& step, int64_t tile, std::span<TokenLogit> best);
-  void find_least(const Step& step, size_t t);
+  // False where no row may be drawn.
+  [[nodiscard]] bool find_least(const Step& step, size_t t);
 
   const Kernels& kernels_;
   ThreadPool& pool_;

@@ -159,6 +159,28 @@ class ScreenTest : public testing::Test {
     int draws = 0, others = 0;
     int64_t candidates = 0;
   };
+  // Masks of half the rows, of a few, of one; biases and penalties; both.
+  struct Terms {
+    std::vector<uint32_t> mask;
+    std::vector<int32_t> prompt, output;
+  };
+  static Terms terms_of(size_t which, uint64_t seed, SamplingParams& params) {
+    Terms terms;
+    const auto id = [&](uint64_t i) { return static_cast<int32_t>(philox(seed, i)[0] % kHeadRows); };
+    if (which % 2 == 1) {
+      terms.mask.assign(kHeadRows / 32, 0);
+      const int allowed = which == 1 ? kHeadRows / 2 : which == 3 ? 5 : which == 5 ? 1 : 300;
+      for (uint64_t i = 0; i < static_cast<uint64_t>(allowed); ++i)
+        terms.mask[static_cast<size_t>(id(i) / 32)] |= 1u << id(i) % 32;
+    }
+    if (which < 4) return terms;
+    for (uint64_t i = 0; i < 40; ++i) terms.prompt.push_back(id(1000 + i)), terms.output.push_back(id(1020 + i / 2));
+    params.repetition_penalty = which == 4 ? 1.3f : 0.8f;
+    params.presence_penalty = which == 6 ? -1.5f : 0.5f;
+    params.frequency_penalty = 0.25f;
+    for (uint64_t i = 0; i < 6; ++i) params.logit_bias.emplace_back(id(i), i % 2 == 0 ? 3.0f : -2.0f);
+    return terms;
+  }
   static Outcome draw(Head& head, Kind kind, int texts, int draws) {
     constexpr float kTemperatures[] = {0, 0.3f, 0.7f, 1, 2};
     Outcome outcome;
@@ -169,11 +191,18 @@ class ScreenTest : public testing::Test {
       for (int i = 0; i < draws; ++i) {
         std::vector<SamplingParams> params(static_cast<size_t>(tokens));
         std::vector<SampleRow> rows(params.size());
+        std::vector<Terms> terms(params.size());
         std::vector<int32_t> want;
         for (size_t t = 0; t < rows.size(); ++t) {
+          const uint64_t seed = 7000 + static_cast<uint64_t>(text * 1000 + i * 10) + t;
+          terms[t] = terms_of(i < 4 ? 0 : (static_cast<size_t>(text + i) + t) % 8, seed, params[t]);
           params[t].temperature = kTemperatures[(static_cast<size_t>(i) + t) % std::size(kTemperatures)];
           params[t].seed = static_cast<uint64_t>(text * 100 + i);
-          rows[t] = {.params = &params[t], .position = static_cast<int64_t>(t) + i};
+          rows[t] = {.params = &params[t],
+                     .position = static_cast<int64_t>(t) + i,
+                     .prompt = terms[t].prompt,
+                     .output = terms[t].output,
+                     .mask = terms[t].mask};
           std::vector<float> own(logits.begin() + static_cast<int64_t>(t) * kHeadRows,
                                  logits.begin() + static_cast<int64_t>(t + 1) * kHeadRows);
           want.push_back(backend::draw(own, rows[t]).token);
@@ -210,7 +239,7 @@ TEST_F(ScreenTest, draws_others_where_bounds_are_a_hundred_times_too_small) {
   for (const Kernels& kernels : tables_) {
     Head head(kernels, WeightFormat::kBf16, Activations::kF32, values_of(Kind::kNormal, 5));
     ScreenAccess::scale_bounds(head.screen(), 0.01f);
-    EXPECT_GT(draw(head, Kind::kNormal, 24, 12).others, 0) << kernels.name;
+    EXPECT_GT(draw(head, Kind::kNormal, 72, 4).others, 0) << kernels.name;
   }
 }
 

@@ -407,10 +407,9 @@ void Gemm::check_codes(const Moe& c) {
     moe.poison(stream_.get());
     Sm90Gemm::launch(first, plan(first), on_);
     RoundRows::launch({.panels = moe.u.get(),
-                       .places = moe.groups.places.get(),
                        .codes = u_codes.get(),
                        .scales = u_scales.get(),
-                       .tokens = plain.pairs(),
+                       .tokens = moe.rows,
                        .cols = plain.width(),
                        .rows = moe.rows},
                       on_);

@@ -1,6 +1,6 @@
-// Level 1.5: which kernels must run under which settings, and which must not. On a CPU there are two kinds of evidence:
-// what the backend says, and the numbers, since a rounding that was asked for changes the logits and no other may. On a
-// card the launch counters show what ran.
+// Level 1.5: which kernels must run under which settings, and which must not. On a CPU there are three kinds of
+// evidence: what the backend says, the instruction sets of the functions that were called, and the numbers, since a
+// rounding that was asked for changes the logits and no other may. On a card the launch counters show what ran.
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernels.h"
@@ -54,10 +54,11 @@ std::string wrong_in_numbers(std::span<const float> exact, std::span<const float
   return "the logits are those of the exact path, bit for bit: what was asked for did not run";
 }
 
-// What backend and numbers show for a step of these tokens; empty: nothing is wrong.
+// What backend, calls and numbers show for a step of these tokens; empty: nothing is wrong.
 std::string wrong_on_cpu(const RunConfig& run, std::span<const float> exact, const RunStep& step) {
   const RunConfig resolved = backend::resolved_cpu(run);
   std::string wrong = wrong_in_modes(step.modes, resolved);
+  if (wrong.empty()) wrong = wrong_calls(run, step.called);
   if (wrong.empty() && !exact.empty()) wrong = wrong_in_numbers(exact, step.logits, resolved);
   return wrong;
 }
@@ -80,7 +81,7 @@ void verify_cpu(const VerifySubject& subject, VerifyChecks& checks) {
       RunStep step = run_step(subject, run, tokens);
       checks.add_unless(fmt::format("{}, activations {}, KV {}{}", name_of(run.isa), name_of(run.activations),
                                     backend::name_of(run.kv_type()), run.dense.any() ? ", dense layers mxfp4" : ""),
-                        wrong_on_cpu(run, exact, step), step.modes);
+                        wrong_on_cpu(run, exact, step), fmt::format("{}; called: {}", step.modes, step.called));
       return std::move(step.logits);
     };
     exact = verify(plain);
@@ -149,6 +150,34 @@ void verify_card(const VerifySubject& subject, const OnBackend& on, VerifyChecks
 }
 
 }  // namespace
+
+std::string called_by(const backend::Backend& be) {
+  std::string names;
+  for (const backend::KernelLaunches& launches : be.launches())
+    names += fmt::format("{}{}", names.empty() ? "" : " ", launches.kernel);
+  return names;
+}
+
+// Floats are multiplied by AVX2's functions, or AVX-512's where this CPU has what those want, or the baseline's.
+std::string wrong_calls(const RunConfig& run, const std::string& called) {
+  const RunConfig asked = backend::resolved_cpu(run);
+  const bool wide = asked.isa == CpuIsa::kAvx512 || asked.isa == CpuIsa::kAmx;
+  const bool of_256 = asked.isa == CpuIsa::kAvx2 || asked.isa == CpuIsa::kAvxVnni;
+  const CpuIsa floats = wide ? CpuIsa::kAvx512 : of_256 ? CpuIsa::kAvx2 : CpuIsa::kBaseline;
+  std::set<std::string_view> must = {name_of(floats)}, may = {name_of(floats)};
+  if (asked.activations == Activations::kInt8) {
+    may.insert(name_of(asked.isa));
+    if (asked.isa != CpuIsa::kAmx) must.insert(name_of(asked.isa));  // whose tiles want many tokens of an expert
+  }
+  if (wide && backend::cpu::kernels_for(asked.isa).name.find("vnni") == std::string_view::npos)
+    may.insert(name_of(CpuIsa::kAvx2));  // with_avx512 (kernels.h): products stay AVX2's there
+  std::set<std::string_view> ran;
+  for (const CpuIsa isa : backend::kCpuIsas)
+    if ((" " + called + " ").find(fmt::format(" {} ", name_of(isa))) != std::string::npos) ran.insert(name_of(isa));
+  if (std::ranges::includes(may, ran) && std::ranges::includes(ran, must)) return {};
+  return fmt::format("asked for {}: want functions of {} alone, called were those of {}", name_of(asked.isa),
+                     fmt::join(may, " and "), called.empty() ? "none" : called);
+}
 
 std::string wrong_path(const VerifySubject& subject, const OnBackend& on, std::span<const float> exact) {
   const RunConfig& run = subject.model.run;

@@ -19,7 +19,8 @@ struct StageDifference {
   int layer = -1;
   backend::Slot slot = backend::Slot::kResidual;
   double rms = 0;  // of a's values
-  // Largest |a - b|, relative to rms or to |a| where that is more. compare_each(): to the token's own rms instead.
+  // Largest |a - b|, relative to rms or to |a| where that is more. compare_each(): to the token's own rms instead, and
+  // of the first token that is beyond the tolerance.
   double largest = 0;
   int64_t element = 0;  // where that is, row-major
   Shape shape;          // of the slot

@@ -128,8 +128,9 @@ class Tolerance {
   [[nodiscard]] double operator()(model::Stage stage, Slot slot) const {
     const bool int8 = run_.activations == Activations::kInt8;
     if (stage == model::Stage::kAttend && slot == Slot::kAttn) {
-      if (run_.fp8_attention() || (card_ && backend::type_of(run_.kv_type()).lossy)) return kCode8;
-      return card_ || (int8 && run_.isa == backend::CpuIsa::kAmx) ? kScore16 : kFloats;
+      if (run_.fp8_attention() || backend::type_of(run_.kv_type()).lossy) return kCode4;
+      const bool sixteen = card_ || run_.kv_type() == backend::KvDtype::kBf16;
+      return sixteen || (int8 && run_.isa == backend::CpuIsa::kAmx) ? kScore16 : kFloats;
     }
     if (stage == model::Stage::kAttend && run_.fp8_attention()) return kCode8;
     const bool experts = stage == model::Stage::kMoe && (slot == Slot::kExpertHidden || slot == Slot::kDelta);
@@ -145,11 +146,14 @@ class Tolerance {
   // Inputs in bf16 are off by up to 2^-9 each, a sum of many by about 2^-10 of its rms, five times that among 10^7
   // values, and SwiGLU multiplies it by up to 4.
   static constexpr double kHalves = 0x1p-5;
-  // A score of 32 that is off by 2^-9 of itself moves a key's weight by 2^-4.
+  // A score moves its key's weight by as much as it moves: the 16 of one product, of a key that fell to the next bf16,
+  // or 32 that are off by 2^-9 of themselves.
   static constexpr double kScore16 = 0x1p-4;
-  // One code of E4M3, E2M3 and of E2M1, of a value that may be most of a sum. int8 is off by up to max / 254, at most
-  // 1.3 % of a block's size, twice, where AMX multiplies in bf16 instead.
-  static constexpr double kCode8 = 1.0 / 7, kCode4 = 1;
+  // One code of E4M3 and E2M3, of a value that may be most of a sum. int8 is off by up to max / 254, at most 1.3 % of a
+  // block's size, twice, where AMX multiplies in bf16 instead.
+  static constexpr double kCode8 = 1.0 / 7;
+  // One code of E2M1, and a score of 8 that is off by one code of E4M3.
+  static constexpr double kCode4 = 1;
 
   const RunConfig run_;
   const bool card_, blocks_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <variant>
 
@@ -64,50 +65,33 @@ StageDifference difference(const Snapshot& a, const Snapshot& b, std::optional<d
   return d;
 }
 
-// Writes what another backend has left into the slot.
+// Writes what another backend has left into the slot of the reference.
 void take(backend::Backend& reference, Slot slot, const backend::SlotData& data) {
-  std::visit(
-      [&](const auto& rows) {
-        auto from = data.values.begin();
-        for (const auto& row : rows) {
-          std::copy_n(from, row.size(), row.begin());
-          from += std::ssize(row);
-        }
-      },
-      reference.rows(slot));
+  const backend::SlotRows rows = reference.rows(slot);
+  auto from = data.values.begin();
+  for (const std::span<double> row : std::get<std::vector<std::span<double>>>(rows))
+    for (double& value : row) value = *from++;
 }
 
-// The experts of another backend, held against the router logits of the reference: what it should have chosen, which is
-// what it has where its choice is a near-tie's, and the weights of that.
-struct Choice {
-  backend::SlotData ids, weights;
-};
-Choice choice(const backend::SlotData& logits, const backend::SlotData& ids, double tolerance) {
-  Choice want{ids, ids};
+// What another backend should have chosen by the router logits of the reference: what it has, where that is a near-tie.
+backend::SlotData choice(const backend::SlotData& logits, backend::SlotData ids, double tolerance) {
   const auto experts = static_cast<size_t>(logits.shape[1]), topk = static_cast<size_t>(ids.shape[1]);
+  std::vector<float> order(experts);
   for (size_t t = 0; t < static_cast<size_t>(ids.shape[0]); ++t) {
     const std::span<const float> own = std::span(logits.values).subspan(t * experts, experts);
-    const std::span<float> chosen = std::span(want.ids.values).subspan(t * topk, topk);
-    std::vector<float> order(experts);
-    for (size_t e = 0; e < experts; ++e) order[e] = static_cast<float>(e);
-    const auto logit = [&](float id) { return own[static_cast<size_t>(id)]; };
+    const std::span<float> chosen = std::span(ids.values).subspan(t * topk, topk);
+    const auto logit = [&](float id) { return double{own[static_cast<size_t>(id)]}; };
+    std::iota(order.begin(), order.end(), 0.0f);
     std::ranges::stable_sort(order, [&](float a, float b) { return logit(a) > logit(b); });
-    const double rms = rms_of(own);
     bool near = std::set<float>(chosen.begin(), chosen.end()).size() == topk;
     for (size_t k = 0; k < topk && near; ++k) {
-      near = chosen[k] >= 0 && chosen[k] < static_cast<float>(experts);
-      if (!near) break;
-      const double gap = std::abs(double{logit(chosen[k])} - logit(order[k]));
-      near = gap <= 2 * tolerance * std::max(rms, std::abs(double{logit(order[k])}));
+      const double best = logit(order[k]), size = std::max(rms_of(own), std::abs(best));
+      near = chosen[k] >= 0 && chosen[k] < static_cast<float>(experts) &&
+             std::abs(logit(chosen[k]) - best) <= 2 * tolerance * size;
     }
     if (!near) std::copy_n(order.begin(), topk, chosen.begin());
-    const std::span<float> weights = std::span(want.weights.values).subspan(t * topk, topk);
-    double sum = 0;
-    for (size_t k = 0; k < topk; ++k) sum += std::exp(double{logit(chosen[k])} - logit(chosen[0]));
-    for (size_t k = 0; k < topk; ++k)
-      weights[k] = static_cast<float>(std::exp(double{logit(chosen[k])} - logit(chosen[0])) / sum);
   }
-  return want;
+  return ids;
 }
 
 }  // namespace
@@ -147,37 +131,28 @@ Comparison compare_each(const Side& reference, const Side& b, const Step& step,
   const std::vector<Snapshot> on_b = run(b, step);
   backend::Backend& be = reference.be;
   Comparison result;
-  size_t next = 0;
-  std::optional<Choice> chosen;
+  std::optional<backend::SlotData> chosen;
+  auto next = on_b.begin();
   forward(be, reference.model, step, [&](Stage stage, int layer) {
-    for (size_t left = slots_of(stage).size(); left > 0; --left, ++next) {
-      const Snapshot& of_b = on_b.at(next);
-      check(of_b.stage == stage && of_b.layer == layer, "both backends run the same stages");
-      if (of_b.data.shape.empty()) continue;  // fused away
-      Snapshot want{stage, layer, of_b.slot, {}};
-      if (chosen && (of_b.slot == Slot::kExpertIds || of_b.slot == Slot::kExpertWeights))
-        want.data = of_b.slot == Slot::kExpertIds ? chosen->ids : chosen->weights;
-      else
-        want.data = be.peek(of_b.slot);
-      const double most = of_b.slot == Slot::kExpertIds ? 0 : tolerance(stage, of_b.slot);
-      StageDifference d = difference(want, of_b, most);
-      if (d.largest > most && !result.first_bad) result.first_bad = result.stages.size();
-      result.stages.push_back(std::move(d));
+    const auto first = next;
+    for (; next != on_b.end() && next->stage == stage && next->layer == layer; ++next) {
+      if (next->data.shape.empty()) continue;  // fused away
+      const bool ids = next->slot == Slot::kExpertIds;
+      Snapshot want{stage, layer, next->slot, be.peek(next->slot)};
+      if (chosen && ids) want.data = *chosen;
+      const double most = ids ? 0 : tolerance(stage, next->slot);
+      result.stages.push_back(difference(want, *next, most));
+      if (result.stages.back().largest > most && !result.first_bad) result.first_bad = result.stages.size() - 1;
     }
-    if (stage == Stage::kRoute) {
-      const Snapshot& ids = on_b.at(next);  // the stage of the experts begins with them
-      chosen.reset();
-      if (!ids.data.shape.empty())
-        chosen = choice(be.peek(Slot::kRouterLogits), ids.data, tolerance(stage, Slot::kRouterLogits));
+    chosen.reset();
+    if (stage == Stage::kRoute && next != on_b.end() && !next->data.shape.empty()) {  // the experts' begin with ids
+      chosen = choice(be.peek(Slot::kRouterLogits), next->data, tolerance(stage, Slot::kRouterLogits));
+      take(be, Slot::kExpertIds, *chosen);
     }
-    for (size_t i = next - slots_of(stage).size(); i < next; ++i)
-      if (!on_b[i].data.shape.empty()) take(be, on_b[i].slot, on_b[i].data);
-    if (stage == Stage::kRoute && chosen) {
-      take(be, Slot::kExpertIds, chosen->ids);
-      take(be, Slot::kExpertWeights, chosen->weights);
-    }
+    for (auto it = first; it != next; ++it)
+      if (!it->data.shape.empty()) take(be, it->slot, it->data);
   });
-  check(next == on_b.size(), "both backends run the same stages");
+  check(next == on_b.end(), "both backends run the same stages");
   return result;
 }
 

@@ -73,20 +73,16 @@ inline constexpr int64_t kLeastScratch = 44 << 10;  // floats
   return std::max(kLeastScratch, 16 * ((cols + 15) / 16 * 16 + 48));
 }
 
-// The instruction sets of the functions that were called. Functions that multiply return the set that they are compiled
+// The instruction sets of the functions that were called. Those that multiply return the set that they are compiled
 // for, so that this is what ran, whatever table they came from. Any thread adds.
-class CalledSets {
- public:
-  void add(CpuIsa isa) {
-    const uint32_t bit = 1U << static_cast<int>(isa);
-    if ((bits_.load(std::memory_order_relaxed) & bit) == 0) bits_.fetch_or(bit, std::memory_order_relaxed);
-  }
-  [[nodiscard]] bool has(CpuIsa isa) const {
-    return (bits_.load(std::memory_order_relaxed) >> static_cast<int>(isa) & 1U) != 0;
-  }
+struct CalledSets {
+  std::atomic<uint32_t> bits = 0;
 
- private:
-  std::atomic<uint32_t> bits_ = 0;
+  static uint32_t bit(CpuIsa isa) { return 1U << static_cast<int>(isa); }
+  [[nodiscard]] bool has(CpuIsa isa) const { return (bits.load(std::memory_order_relaxed) & bit(isa)) != 0; }
+  void add(CpuIsa isa) {
+    if (!has(isa)) bits.fetch_or(bit(isa), std::memory_order_relaxed);
+  }
 };
 
 // out[t][r] = w[r] · x[t]; the sum's order depends on cols, format and kernels only.

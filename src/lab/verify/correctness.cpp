@@ -58,6 +58,7 @@ class Correctness {
   }
 
  private:
+  void stages() { verify_stages(subject_, checks_); }
   void files() {
     const std::string name = "weights are those of reference.json";
     if (!reference_ || !reference_->contains("sha256")) return checks_.skip(name, "there is none, or no heldout.txt");
@@ -69,50 +70,40 @@ class Correctness {
   // Why the reference cannot be used; empty: it can.
   [[nodiscard]] std::string no_reference() const {
     if (subject_.model.run.backend == BackendKind::kReference) return "this is the reference";
-    int64_t bytes = 0;
-    for (const backend::HostWeight& w : subject_.source.weights)
-      bytes += static_cast<int64_t>(w.values.bytes.size() + w.scales.bytes.size() + w.odd.bytes.size());
-    if (bytes > kMostReferenceBytes)
-      return fmt::format("the reference's loops are slow: weights of {} MB, want at most {}", bytes >> 20,
-                         kMostReferenceBytes >> 20);
+    if (!reference_is_fast(subject_))
+      return fmt::format("its loops are slow: more than {} MB", kMostReferenceBytes >> 20);
     return {};
   }
 
-  void stages() { verify_stages(subject_, checks_); }
-
-  [[nodiscard]] std::vector<int32_t> generate(backend::Backend& be, const engine::EngineLimits& limits,
-                                              float temperature) const {
-    model::GptOss model = model::load(be, subject_.source.config, subject_.source.weights);
-    model.attention_sinks = exact_.sinks;
-    engine::Loop loop(be, model, limits);
+  // Greedy, and with a seed.
+  [[nodiscard]] std::vector<int32_t> generate(const MakeBackend& make) const {
+    const engine::EngineLimits limits = one_sequence(subject_.model, kPromptTokens + kSeedTokens + 1);
+    const OnBackend on = load(make, exact_, engine::step_limits(limits, subject_.source.config.dims),
+                              {subject_.source.config, subject_.source.weights});
+    engine::Loop loop(*on.backend, on.model, limits);
     std::vector<int32_t> tokens;
-    loop.serve({.prompt = verify_tokens(subject_, kPromptTokens),
-                .max_tokens = kSeedTokens,
-                .sampling = {.temperature = temperature, .seed = 7}},
-               [&](const engine::TokenEvent& event) {
-                 tokens.push_back(event.token);
-                 return true;
-               });
+    for (const float temperature : {0.0F, 1.0F})
+      loop.serve({.prompt = verify_tokens(subject_, kPromptTokens),
+                  .max_tokens = kSeedTokens,
+                  .sampling = {.temperature = temperature, .seed = 7}},
+                 [&](const engine::TokenEvent& event) {
+                   tokens.push_back(event.token);
+                   return true;
+                 });
     return tokens;
   }
 
   void same_tokens() {
-    for (const float temperature : {0.0F, 1.0F}) {
-      const std::string name = temperature > 0 ? "the reference's tokens, seed 7" : "the reference's tokens, greedy";
-      if (const std::string why = no_reference(); !why.empty()) {
-        checks_.skip(name, why);
-        continue;
-      }
-      const engine::EngineLimits limits = one_sequence(subject_.model, kPromptTokens + kSeedTokens + 1);
-      const auto config = model::backend_config(subject_.source.config,
-                                                engine::step_limits(limits, subject_.source.config.dims), exact_.dense);
-      const auto a = make_backend(BackendKind::kReference, exact_, config), b = subject_.make(exact_, config);
-      const std::vector<int32_t> want = generate(*a, limits, temperature), found = generate(*b, limits, temperature);
-      const auto parted = std::ranges::mismatch(want, found).in1;
-      checks_.add_unless(name,
-                         want == found ? "" : fmt::format("token {} of {} differs", parted - want.begin(), want.size()),
-                         fmt::format("{} tokens", found.size()));
-    }
+    const std::string name = "the reference's tokens, greedy and with a seed";
+    if (const std::string why = no_reference(); !why.empty()) return checks_.skip(name, why);
+    const std::vector<int32_t> want = generate([](const RunConfig& run, const backend::BackendConfig& config) {
+      return make_backend(BackendKind::kReference, run, config);
+    });
+    const std::vector<int32_t> found = generate(subject_.make);
+    const auto parted = std::ranges::mismatch(want, found).in1;
+    checks_.add_unless(name,
+                       want == found ? "" : fmt::format("token {} of {} differs", parted - want.begin(), want.size()),
+                       fmt::format("{} tokens", found.size()));
   }
 
   void perplexity() {
@@ -161,6 +152,13 @@ class Correctness {
 };
 
 }  // namespace
+
+bool reference_is_fast(const VerifySubject& subject) {
+  int64_t bytes = 0;
+  for (const backend::HostWeight& w : subject.source.weights)
+    bytes += static_cast<int64_t>(w.values.bytes.size() + w.scales.bytes.size() + w.odd.bytes.size());
+  return bytes <= kMostReferenceBytes;
+}
 
 std::vector<RunConfig> lossy_runs(const RunConfig& exact) {
   std::vector<RunConfig> all;

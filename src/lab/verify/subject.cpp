@@ -175,7 +175,8 @@ void verify_smoke(const VerifySubject& subject, VerifyChecks& checks) {
   checks.add("one request",
              in_vocab && end.reason == engine::FinishReason::kLength && end.generated_tokens == kSmokeTokens,
              fmt::format("{} tokens of {}, ended by {}", end.generated_tokens, kSmokeTokens, name_of(end.reason)));
-  const std::string modes = on.backend->modes(), called = called_by(*on.backend);
+  const std::string modes = on.backend->modes();
+  const std::set<std::string> called = called_by(*on.backend);
   const bool cpu = subject.model.run.backend == BackendKind::kCpu;
   const std::string want = cpu ? backend::describe_cpu(subject.model.run) : modes;
   std::string wrong;
@@ -183,7 +184,8 @@ void verify_smoke(const VerifySubject& subject, VerifyChecks& checks) {
     wrong = fmt::format("want {}, found {}", want, modes);
   else if (cpu)
     wrong = wrong_calls(subject.model.run, called);
-  checks.add_unless("dispatch line", wrong, called.empty() ? modes : fmt::format("{}; called: {}", modes, called));
+  checks.add_unless("dispatch line", wrong,
+                    called.empty() ? modes : fmt::format("{}; called: {}", modes, fmt::join(called, " ")));
 }
 
 MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions) {

@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -112,10 +113,10 @@ struct ModelPart {
                              const ModelPart& part);
 
 struct RunStep {
-  std::vector<float> logits;  // [logit tokens, vocab]
-  std::string not_finite;     // the first value that is a NaN or infinite, and where; empty: all are finite
-  std::string modes;          // what the backend says it computes with
-  std::string called;         // called_by() of the backend
+  std::vector<float> logits;     // [logit tokens, vocab]
+  std::string not_finite;        // the first value that is a NaN or infinite, and where; empty: all are finite
+  std::string modes;             // what the backend says it computes with
+  std::set<std::string> called;  // called_by() of the backend
 };
 enum class Scan : uint8_t { kNone, kStages };  // kStages: every slot after every stage
 [[nodiscard]] RunStep run_step(const OnBackend& on, const model::Step& step, Scan scan = Scan::kNone);
@@ -147,9 +148,9 @@ struct Divergence {
 [[nodiscard]] std::vector<int32_t> verify_tokens(const VerifySubject& subject, int64_t count);
 
 // What has run, by Backend::launches(): a card's kernels, a CPU's instruction sets.
-[[nodiscard]] std::string called_by(const backend::Backend& be);
+[[nodiscard]] std::set<std::string> called_by(const backend::Backend& be);
 // What is wrong with these on a CPU; empty: nothing.
-[[nodiscard]] std::string wrong_calls(const backend::RunConfig& run, const std::string& called);
+[[nodiscard]] std::string wrong_calls(const backend::RunConfig& run, const std::set<std::string>& called);
 
 // Level 1.5 for the model's options only: what is wrong with the kernels that run; empty: nothing, or it cannot be
 // known. `on`: fresh, with the model's options and room for path_step(). `exact`: the result of exact_path() with the
@@ -182,6 +183,8 @@ struct ScoreArgs {
 void verify_smoke(const VerifySubject& subject, VerifyChecks& checks);        // level 1
 void verify_paths(const VerifySubject& subject, VerifyChecks& checks);        // level 1.5
 void verify_correctness(const VerifySubject& subject, VerifyChecks& checks);  // level 2
+// Whether the reference, whose loops are slow, can run all of the model.
+[[nodiscard]] bool reference_is_fast(const VerifySubject& subject);
 // Whether a token has the same bits whoever shares its step.
 [[nodiscard]] bool alike_in_company(const backend::RunConfig& run);
 // Its part on steps of several sequences.

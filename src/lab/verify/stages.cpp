@@ -102,9 +102,11 @@ double tolerance(const RunConfig& run, bool blocks, Stage stage, Slot slot) {
   // A score moves its key's weight by as much as it moves: the 16 of one product, of a key that fell to the next bf16,
   // or 32 that are off by 2^-9 of themselves.
   constexpr double kScore16 = 0x1p-4;
-  // One code of E4M3 and E2M3, of a value that may be most of a sum. int8 is off by up to max / 254, at most 1.3 % of a
-  // block's size, twice, where AMX multiplies in bf16 instead.
+  // One code of E4M3 and E2M3, of a value that may be most of a sum.
   constexpr double kCode8 = 1.0 / 7;
+  // int8, where one side does not round as AMX does not: an input is off by up to max / 254, at most 1.3 % of its
+  // block's size, and of 10^7 sums one by ten times that; twice, where two products follow each other.
+  constexpr double kInt8 = 0.25;
   // One code of E2M1, and a score of 8 that is off by one code of E4M3.
   constexpr double kCode4 = 1;
   const bool card = run.backend == BackendKind::kCuda;
@@ -117,7 +119,8 @@ double tolerance(const RunConfig& run, bool blocks, Stage stage, Slot slot) {
   const bool experts = stage == Stage::kMoe && (slot == Slot::kExpertHidden || slot == Slot::kDelta);
   const bool dense = blocks && stage != Stage::kMoe && stage != Stage::kRoute && slot != Slot::kResidual;
   const Activations of = experts ? run.activations : run.dense_activations;
-  if (backend::rounds(of) && (experts || dense)) return of == Activations::kMxfp4 ? kCode4 : kCode8;
+  if (backend::rounds(of) && (experts || dense))
+    return of == Activations::kMxfp4 ? kCode4 : of == Activations::kInt8 ? kInt8 : kCode8;
   return card ? kHalves : kFloats;
 }
 

@@ -13,11 +13,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace nibble::app {
@@ -33,6 +37,63 @@ std::string failures(const VerifyChecks& checks) {
     if (check.verdict == Verdict::kFail) text += fmt::format("{}: {}\n", check.name, check.found);
   return text;
 }
+
+struct PlantedFault {
+  int32_t rope_from = INT32_MAX;            // positions from here on are one too high
+  float second_times = 1, second_plus = 0;  // of what attention adds: all of the second sequence; its first value
+  bool pages_of_first = false;              // the second sequence's second page is the first one's
+};
+
+// A backend that does what another does, but for a fault; and says of itself what it is told to.
+class Planted final : public backend::Backend {
+ public:
+  Planted(std::unique_ptr<backend::Backend> be, std::string modes, const PlantedFault& fault = {})
+      : be_(std::move(be)), modes_(std::move(modes)), fault_(fault) {}
+
+  [[nodiscard]] std::string_view name() const override { return be_->name(); }
+  [[nodiscard]] std::string modes() const override { return modes_.empty() ? be_->modes() : modes_; }
+  backend::WeightHandle upload(const backend::HostWeight& weight) override { return be_->upload(weight); }
+  void copy_page(const backend::PageCopy& copy) override { be_->copy_page(copy); }
+  void begin(const backend::StepArgs& step) override {
+    rows_ = step.rows;
+    be_->begin(step);
+  }
+  void embed(const backend::EmbedArgs& args) override { be_->embed(args); }
+  void attn_in(const backend::AttnInArgs& args) override { be_->attn_in(args); }
+  void attend(const backend::AttendArgs& args) override {
+    std::vector<int32_t> positions(args.positions.begin(), args.positions.end());
+    std::vector<int32_t> pages(args.pages.ids.begin(), args.pages.ids.end());
+    for (int32_t& position : positions) position += position >= fault_.rope_from ? 1 : 0;
+    const auto width = static_cast<size_t>(args.pages.pages_per_row);
+    if (fault_.pages_of_first && rows_.size() > 1 && rows_[1].context > 64) pages[width + 1] = pages[1];
+    backend::AttendArgs wrong = args;
+    wrong.positions = positions;
+    wrong.pages.ids = pages;
+    be_->attend(wrong);
+  }
+  void attn_out(const backend::AttnOutArgs& args) override {
+    be_->attn_out(args);
+    if (rows_.size() < 2) return;
+    const backend::SlotRows rows = be_->rows(backend::Slot::kDelta);
+    const auto& delta = std::get<std::vector<std::span<float>>>(rows);
+    for (int32_t t = 0; t < rows_[1].tokens; ++t)
+      for (float& value : delta[static_cast<size_t>(rows_[1].first_token + t)]) value *= fault_.second_times;
+    delta[static_cast<size_t>(rows_[1].first_token)][0] += fault_.second_plus;
+  }
+  void route(const backend::RouteArgs& args) override { be_->route(args); }
+  void moe(const backend::MoeArgs& args) override { be_->moe(args); }
+  void logits(const backend::LogitsArgs& args) override { be_->logits(args); }
+  backend::Ticket sample(const backend::SampleArgs& args) override { return be_->sample(args); }
+  [[nodiscard]] std::vector<backend::DrawnToken> wait(backend::Ticket ticket) override { return be_->wait(ticket); }
+  [[nodiscard]] backend::SlotData peek(backend::Slot slot) override { return be_->peek(slot); }
+  [[nodiscard]] std::vector<backend::KernelLaunches> launches() const override { return be_->launches(); }
+
+ private:
+  const std::unique_ptr<backend::Backend> be_;
+  const std::string modes_;
+  const PlantedFault fault_;
+  std::span<const backend::Row> rows_;  // of the step
+};
 
 class Verify : public testing::Test {
  protected:
@@ -57,6 +118,17 @@ class Verify : public testing::Test {
     damaged_.assign(it->values.bytes.begin(), it->values.bytes.end());
     it->values.bytes = damaged_;
     return damaged_;
+  }
+
+  // Leaves the first layers only, which makes the reference fast.
+  void keep_layers(int64_t layers) {
+    source_.config = model::truncated(source_.config, layers);
+    std::erase_if(source_.weights, [&](const backend::HostWeight& w) { return w.layer >= layers; });
+  }
+  [[nodiscard]] std::string failures_of_stages() const {
+    VerifyChecks checks;
+    verify_stages(subject(), checks);
+    return failures(checks);
   }
 
   Terminal terminal_{{.quiet = true}};
@@ -110,7 +182,8 @@ TEST_F(Verify, a_wrong_instruction_set_is_found_by_its_path) {
   if (backend::resolved_cpu({}).isa < backend::CpuIsa::kAvx512) GTEST_SKIP() << "wants an instruction set beyond AVX2";
   VerifyChecks checks;
   verify_paths(subject(), checks);
-  EXPECT_THAT(failures(checks), HasSubstr("must not run avx"));
+  EXPECT_THAT(failures(checks),
+              HasSubstr("avxvnni, activations f32, KV bf16: asked for avxvnni: want functions of avx2"));
 }
 
 TEST_F(Verify, benchmarks_of_a_wrong_path_are_invalid) {
@@ -132,15 +205,93 @@ TEST_F(Verify, another_setting_than_was_asked_for_is_found_when_it_starts) {
   EXPECT_THAT(failures(checks), HasSubstr("dispatch line: want "));
 }
 
+TEST_F(Verify, another_instruction_set_under_the_name_of_what_was_asked_for_is_found) {
+  if (backend::resolved_cpu({}).isa < backend::CpuIsa::kAvx512) GTEST_SKIP() << "wants an instruction set beyond AVX2";
+  make_ = [](const backend::RunConfig& run, const backend::BackendConfig& config) -> std::unique_ptr<backend::Backend> {
+    backend::RunConfig less = run;
+    if (backend::resolved_cpu(run).isa >= backend::CpuIsa::kAvx512) less.isa = backend::CpuIsa::kAvx2;
+    return std::make_unique<Planted>(make_backend(run.backend, less, config), backend::describe_cpu(run));
+  };
+  VerifyChecks checks;
+  verify_smoke(subject(), checks);
+  EXPECT_THAT(failures(checks), HasSubstr(fmt::format("dispatch line: asked for {}: want functions of avx512 alone, "
+                                                      "called were those of avx2",
+                                                      name_of(backend::resolved_cpu({}).isa))));
+  VerifyChecks paths;
+  verify_paths(subject(), paths);
+  EXPECT_THAT(failures(paths),
+              HasSubstr("avx512, activations f32, KV bf16: asked for avx512: want functions of avx512"));
+}
+
+// A backend over the CPU's that errs in a stage of a step of several sequences.
+class VerifyStages : public Verify {
+ protected:
+  VerifyStages() { keep_layers(2); }
+
+  void plant(const PlantedFault& fault) {
+    make_ = [fault](const backend::RunConfig& run, const backend::BackendConfig& config) {
+      return std::make_unique<Planted>(make_backend(run.backend, run, config), "", fault);
+    };
+  }
+  [[nodiscard]] static std::string against_reference(std::string_view what) {
+    return fmt::format("stage by stage against the reference, exact: {}", what);
+  }
+};
+
+TEST_F(VerifyStages, pass_where_nothing_is_wrong) {
+  EXPECT_EQ(failures_of_stages(), "");
+  options_.run.activations = backend::Activations::kAuto;
+  options_ = resolved_model(options_);
+  EXPECT_EQ(failures_of_stages(), "");
+}
+
+TEST_F(VerifyStages, a_window_of_129_is_found_at_its_first_position) {
+  make_ = [](const backend::RunConfig& run, const backend::BackendConfig& config) {
+    backend::BackendConfig wide = config;
+    wide.dims.sliding_window += 1;
+    return make_backend(run.backend, run, wide);
+  };
+  EXPECT_THAT(failures_of_stages(), HasSubstr(against_reference("layer 0 attend, attn of sequence 0, position 128: ")));
+}
+
+TEST_F(VerifyStages, rope_that_is_off_far_along_is_found) {
+  plant({.rope_from = 3000});
+  EXPECT_THAT(failures_of_stages(), HasSubstr(against_reference("layer 0 attend, q of sequence 3, position 4096: ")));
+}
+
+TEST_F(VerifyStages, a_limit_that_backends_and_reference_share_is_found_by_what_is_stored) {
+  source_.config.swiglu_limit *= 1.1F;
+  EXPECT_THAT(failures_of_stages(), HasSubstr("experts stop at their limit: layer 0 moe, expert_hidden of sequence 0, "
+                                              "position 0: want 55.999625, found 66.98987"));
+}
+
+TEST_F(VerifyStages, a_second_sequence_of_zeros_is_found_and_that_its_logits_differ_from_those_alone) {
+  plant({.second_times = 0});
+  const std::string found = failures_of_stages();
+  EXPECT_THAT(found, HasSubstr(against_reference("layer 0 attn_out, delta of sequence 1, position 0: want ")));
+  EXPECT_THAT(found, HasSubstr("logits in company against those alone, exact: logits of sequence 1, position "));
+}
+
+TEST_F(VerifyStages, one_value_of_the_second_sequence_is_found) {
+  plant({.second_plus = 0.01F});
+  EXPECT_THAT(failures_of_stages(),
+              HasSubstr(against_reference("layer 0 attn_out, delta of sequence 1, position 0: want ")));
+}
+
+TEST_F(VerifyStages, pages_of_another_sequence_are_found) {
+  plant({.pages_of_first = true});
+  EXPECT_THAT(failures_of_stages(), HasSubstr(against_reference("layer 0 attend, attn of sequence 1, position 64: ")));
+}
+
 TEST_F(Verify, a_stage_that_differs_from_the_reference_is_found) {
+  keep_layers(2);
   make_ = [](const backend::RunConfig& run, const backend::BackendConfig& config) {
     backend::BackendConfig coarse = config;
     coarse.dense.o = backend::WeightFormat::kMxfp8;
     return make_backend(run.backend, run, coarse);
   };
-  VerifyChecks checks;
-  verify_correctness(subject(), checks);
-  EXPECT_THAT(failures(checks), HasSubstr("stage by stage against the reference: layer 0 attn_out"));
+  EXPECT_THAT(failures_of_stages(),
+              HasSubstr("stage by stage against the reference, as asked: layer 0 attn_out, delta"));
 }
 
 TEST_F(Verify, each_check_is_told_as_it_ends) {
@@ -153,12 +304,11 @@ TEST_F(Verify, each_check_is_told_as_it_ends) {
 }
 
 TEST_F(Verify, a_nan_is_found_in_its_stage) {
+  keep_layers(4);
   const uint16_t nan = 0x7FC0;  // bf16
   std::memcpy(copy_of(backend::WeightRole::kMlpNorm, 3).data(), &nan, sizeof nan);
-  VerifyChecks checks;
-  verify_correctness(subject(), checks);
-  EXPECT_THAT(failures(checks), HasSubstr("layer 3 route"));
-  EXPECT_THAT(failures(checks), HasSubstr("nan"));
+  const std::string found = failures_of_stages();
+  EXPECT_THAT(found, HasSubstr("layer 3 route, sequence 0, position 0: 0 of normed is nan"));
 }
 
 TEST_F(Verify, a_corrupted_weight_is_found) {

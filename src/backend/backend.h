@@ -193,14 +193,14 @@ class Backend {
   // never written, and where no rank of several has all of it. For tests, compare, perplexity, taps.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
   // kDelta and kLogits, after all verbs so far: what ranks that share a step sum and gather in place (ranks/member.h).
-  // Throws Error(kUnsupported) where the backend cannot be such a rank.
+  // Throws Error(kUnsupported) where the backend cannot be such a rank. The reference has all slots.
   [[nodiscard]] virtual SlotRows rows(Slot slot);
 
   // None: a host's verbs are done when they return, so their callers can time them.
   [[nodiscard]] virtual KernelProfiler* kernel_profiler() { return nullptr; }
 
-  // A device's kernels that have run so far, with how often; those of the first, where several share a step. A host has
-  // none.
+  // A device's kernels that have run so far, with how often; those of the first, where several share a step. Of a CPU:
+  // the instruction sets whose functions have multiplied, as those say, each once.
   [[nodiscard]] virtual std::vector<KernelLaunches> launches() const { return {}; }
   [[nodiscard]] virtual int64_t graph_replays() const { return 0; }
   // So far; steps that are under way may be in it.

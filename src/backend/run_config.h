@@ -120,6 +120,7 @@ struct RunConfig {
   int max_num_batched_tokens = 0;                  // tokens of a step; 0: by the backend
   std::optional<double> gpu_memory_utilization{};  // of a card: share of its memory that may be used
   bool poison = false;                             // of a CPU: memory holds NaN until it is written; for tests
+  bool rounds_pages = false;  // of the reference: to whatever type the pages have, not the lossy ones alone
 
   [[nodiscard]] KvDtype kv_type() const { return kv.value_or(KvDtype::kBf16); }
   [[nodiscard]] bool fp8_attention() const { return attention_activations == AttentionActivations::kFp8; }

@@ -109,22 +109,29 @@ void StepBuilder::add_tables(const Batch& batch) {
   }
 }
 
-model::Step step_alone(std::span<const int32_t> ids, int64_t computed) {
-  Request request{.prompt = std::vector<int32_t>(static_cast<size_t>(computed))};
-  request.prompt.insert(request.prompt.end(), ids.begin(), ids.end());
-  Sequence s(0, std::move(request), {}, {});
-  for (const LayerKind kind : backend::kEachLayerKind) {
-    s.pages.ids[kind].resize(static_cast<size_t>(pages_for(s.prompt_count)));
-    std::iota(s.pages.ids[kind].begin(), s.pages.ids[kind].end(), 0);
-  }
+model::Step step_of(std::span<const StepPart> parts) {
+  std::deque<Sequence> sequences;
   Batch batch;
-  batch.rows = {{.sequence = &s,
-                 .from = computed,
-                 .count = static_cast<int32_t>(ids.size()),
-                 .score_from = 0,
-                 .score_to = 0,
-                 .draws = false}};
+  for (const StepPart& part : parts) {
+    Request request{.prompt = std::vector<int32_t>(static_cast<size_t>(part.computed))};
+    request.prompt.insert(request.prompt.end(), part.ids.begin(), part.ids.end());
+    Sequence& s = sequences.emplace_back(0, std::move(request), Receiver(), Sequence::Time());
+    for (const LayerKind kind : backend::kEachLayerKind) s.pages.ids[kind] = part.pages;
+    batch.rows.push_back({.sequence = &s,
+                          .from = part.computed,
+                          .count = static_cast<int32_t>(part.ids.size()),
+                          .score_from = 0,
+                          .score_to = 0,
+                          .draws = false});
+  }
   return StepBuilder().build(batch).step;
+}
+
+model::Step step_alone(std::span<const int32_t> ids, int64_t computed) {
+  StepPart part{{ids.begin(), ids.end()}, computed};
+  part.pages.resize(static_cast<size_t>(pages_for(computed + std::ssize(ids))));
+  std::iota(part.pages.begin(), part.pages.end(), 0);
+  return step_of({&part, 1});
 }
 
 }  // namespace nibble::engine

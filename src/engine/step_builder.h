@@ -42,8 +42,16 @@ class StepBuilder {
   backend::SamplingParams greedy_{.temperature = 0};  // of rows that draw nothing
 };
 
-// A step that appends `ids` to the `computed` tokens of a sequence that has the cache to itself: its page p is page p
-// of each kind. Nothing is drawn. For compare and tests.
+// What a step appends to a sequence of `computed` tokens, whose page p is page pages[p] of each kind. A page that is
+// only read may stand for several.
+struct StepPart {
+  std::vector<int32_t> ids;
+  int64_t computed = 0;
+  std::vector<int32_t> pages{};
+};
+// Nothing is drawn. For compare, verify and tests.
+[[nodiscard]] model::Step step_of(std::span<const StepPart> parts);
+// Of a sequence that has the cache to itself: its page p is page p.
 [[nodiscard]] model::Step step_alone(std::span<const int32_t> ids, int64_t computed = 0);
 
 }  // namespace nibble::engine

@@ -32,7 +32,7 @@ class InProcess(Case):
         self.assertTrue(found["passed"])
         self.assertEqual({check["level"] for check in found["checks"]}, {"1", "1.5"})
         text = page.read_text()
-        for words in ("# nibble verify: ", " 0 failed", "dispatch line", found["metadata"]["model"]["sha256"], "build.commit"):
+        for words in ("# nibble verify: ", " 0 failed", "dispatch line", "; called: ", found["metadata"]["model"]["sha256"], "build.commit"):
             self.assertIn(words, text)
 
     def test_checks_and_report_come_as_they_end(self):

@@ -522,8 +522,8 @@ constexpr Option kRunRows[] = {
     Option("--color", "Colours; auto: on a terminal, unless NO_COLOR is set", kPlace<&OutputOptions::color>,
            words(kColors), kPrints | Commands{kBench}, kExpert)};
 
-static_assert(has_rows<backend::RunConfig, &RunConfig::ranks, &RunConfig::poison, &RunConfig::cpu_moe_activations>(
-    kModelRows, kRunRows));
+static_assert(has_rows<backend::RunConfig, &RunConfig::ranks, &RunConfig::poison, &RunConfig::rounds_pages,
+                       &RunConfig::cpu_moe_activations>(kModelRows, kRunRows));
 static_assert(has_rows<backend::Ranks>(kRunRows));
 static_assert(has_rows<SpeculationLimits, &SpeculationLimits::head, &SpeculationLimits::draft_model>(kRunRows));
 static_assert(

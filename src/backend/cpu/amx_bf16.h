@@ -188,8 +188,9 @@ void multiply_bf16_format(const MultiplyPreparedArgs& args) {
 }
 
 template <class Tiles>
-void multiply_bf16(const MultiplyPreparedArgs& args) {
+CpuIsa multiply_bf16(const MultiplyPreparedArgs& args) {
   with_int8_format(args.w.format, [&](auto format) { multiply_bf16_format<Tiles, decltype(format)::value>(args); });
+  return CpuIsa::kAmx;
 }
 
 [[nodiscard]] int64_t amx_tile_size(int64_t cols);

@@ -323,17 +323,17 @@ void Attention::join(const Args& args, const Block& block, int64_t kv_head) cons
       float sum = sink ? std::exp(from - top) : 0.0f;
       for (size_t i = 0; i < weights.size(); ++i) sum += weights[i] * all.sums[at + static_cast<int64_t>(i)];
       for (float& weight : weights) weight *= unit / sum;
-      kernels_.accumulate({.a = weights.data(),
-                           .a_stride = ranges,
-                           .rows = 1,
-                           .to = static_cast<int>(ranges),
-                           .b = all.values + at * dim,
-                           .b_stride = dim,
-                           .cols = dim,
-                           .b_is_bf16 = false,
-                           .c = args.out + (block.first_token + t) * dims_.q_width() + head * dim,
-                           .c_stride = dim,
-                           .from_zero = true});
+      called_.add(kernels_.accumulate({.a = weights.data(),
+                                       .a_stride = ranges,
+                                       .rows = 1,
+                                       .to = static_cast<int>(ranges),
+                                       .b = all.values + at * dim,
+                                       .b_stride = dim,
+                                       .cols = dim,
+                                       .b_is_bf16 = false,
+                                       .c = args.out + (block.first_token + t) * dims_.q_width() + head * dim,
+                                       .c_stride = dim,
+                                       .from_zero = true}));
     }
   }
 }

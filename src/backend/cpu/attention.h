@@ -40,6 +40,7 @@ class Attention {
     bool fp8 = false;              // q is rounded, and weights are (backend/kv_dtype.h)
   };
   void run(const Args& args);
+  [[nodiscard]] const CalledSets& called() const { return called_; }  // so far
 
  private:
   // Tokens of a row, the ranges that they see, and where the block's partial sums begin.
@@ -121,6 +122,7 @@ class Attention {
   Buffer scores_;   // of each thread: a set's, [queries, kRangeTokens]
   std::vector<Block> blocks_;
   std::vector<Item> items_;
+  mutable CalledSets called_;
 };
 
 }  // namespace nibble::backend::cpu

@@ -348,7 +348,7 @@ void multiply_lanes(const MultiplyPreparedArgs& args) {
 
 namespace {
 
-template <class Fp4, class Q8>
+template <class Fp4, class Q8, CpuIsa kIsa>
 struct Table {
   static int64_t row_size(int64_t cols) {
     const auto size = static_cast<int64_t>(std::max((avx2::chunks_of<Fp4>(cols) + 1) * sizeof(avx2::Chunk<Fp4>),
@@ -368,11 +368,12 @@ struct Table {
     (args.tokens >= kLanesFrom ? avx2::multiply_lanes<kFormat, Form> : avx2::multiply_rows<kFormat, Form>)(args);
   }
 
-  static void multiply(const MultiplyPreparedArgs& args) {
+  static CpuIsa multiply(const MultiplyPreparedArgs& args) {
     with_int8_format(args.w.format, [&](auto format) {
       constexpr WeightFormat kFormat = decltype(format)::value;
       multiply_as<kFormat, std::conditional_t<kFormat == WeightFormat::kGgmlQ8, Q8, Fp4>>(args);
     });
+    return kIsa;
   }
 
   static constexpr Int8Kernels kKernels{
@@ -382,7 +383,7 @@ struct Table {
 }  // namespace
 
 Kernels with_avx2(Kernels portable) {
-  portable.int8 = &Table<avx2::Fp4Form<avx2::InWords>, avx2::Q8Words>::kKernels;
+  portable.int8 = &Table<avx2::Fp4Form<avx2::InWords>, avx2::Q8Words, CpuIsa::kAvx2>::kKernels;
   portable.screen = screen_avx2;
   return portable;
 }
@@ -390,7 +391,7 @@ Kernels with_avx2(Kernels portable) {
 Kernels with_avx_vnni(Kernels portable) {
   if (!__builtin_cpu_supports("avxvnni")) return portable;
   portable.name = "avx vnni";
-  portable.int8 = &Table<avx2::Fp4Form<avx2::InDwords>, avx2::Q8Bytes>::kKernels;
+  portable.int8 = &Table<avx2::Fp4Form<avx2::InDwords>, avx2::Q8Bytes, CpuIsa::kAvxVnni>::kKernels;
   return portable;
 }
 

@@ -294,8 +294,9 @@ void multiply_format(const MultiplyArgs& args) {
   }
 }
 
-void multiply(const MultiplyArgs& args) {
+CpuIsa multiply(const MultiplyArgs& args) {
   with_format(args.w.format, [&](auto format) { multiply_format<format>(args); });
+  return CpuIsa::kAvx512;
 }
 
 bool arranges(WeightFormat format) { return format == WeightFormat::kMxfp4 || format == WeightFormat::kGgmlMxfp4; }

@@ -90,7 +90,7 @@ void prepare_int8_lanes(WeightFormat format, std::span<const float> x, std::byte
 void multiply_int8_lanes(const MultiplyPreparedArgs& args, int64_t lanes_at);  // lanes_at: where in a prepared row
 [[nodiscard]] int64_t int8_row_size(int64_t cols);
 void prepare_int8_row(WeightFormat format, std::span<const float> x, int64_t tokens, std::byte* out);
-void multiply_int8_rows(const MultiplyPreparedArgs& args);
+CpuIsa multiply_int8_rows(const MultiplyPreparedArgs& args);
 // Some tokens of Q8_0 (avx512_int8_tokens.cpp).
 extern const TokenTiles kInt8TokenTiles;
 }  // namespace nibble::backend::cpu

@@ -230,10 +230,13 @@ void prepare_int8_row(WeightFormat format, std::span<const float> x, int64_t tok
   format == WeightFormat::kGgmlQ8 ? prepare<1>(format, x, out) : prepare<2>(format, x, out);
 }
 
-void multiply_int8_rows(const MultiplyPreparedArgs& args) {
+CpuIsa multiply_int8_rows(const MultiplyPreparedArgs& args) {
   const WeightRows& w = args.w;
-  if (args.tokens >= lanes_from(w.format)) return multiply_int8_lanes(args, chunk_bytes(w.cols));
-  with_int8_format(w.format, [&](auto format) { multiply_rows<decltype(format)::value>(args); });
+  if (args.tokens >= lanes_from(w.format))
+    multiply_int8_lanes(args, chunk_bytes(w.cols));
+  else
+    with_int8_format(w.format, [&](auto format) { multiply_rows<decltype(format)::value>(args); });
+  return CpuIsa::kAvx512;
 }
 
 const Int8Kernels& avx512_int8_kernels() {

@@ -124,7 +124,7 @@ void prepare(const PrepareTileArgs& args) {
     prepare_part(args, x.first(std::min<size_t>(x.size(), kMore)), part);
 }
 
-void multiply(const MultiplyPreparedArgs& args) {
+CpuIsa multiply(const MultiplyPreparedArgs& args) {
   const int64_t blocks = args.w.cols / kMxBlock;
   std::array<float, size_t{kMore} * kRows> sums;
   for (int first = 0; first < args.w.rows; first += kRows) {
@@ -140,6 +140,7 @@ void multiply(const MultiplyPreparedArgs& args) {
         std::copy_n(sums.data() + i * kRows, rows, args.out + (t + i) * kTileRows + first);
     }
   }
+  return CpuIsa::kAvx512;
 }
 
 }  // namespace

@@ -238,6 +238,12 @@ class CpuBackend final : public Backend {
     return sampled_[ticket == ticket_ ? 1 : 0];
   }
 
+  [[nodiscard]] std::vector<KernelLaunches> launches() const override {
+    std::vector<KernelLaunches> all;
+    for (const CpuIsa isa : kCpuIsas)
+      if (linear_.called().has(isa) || attention_.called().has(isa)) all.push_back({name_of(isa), 1});
+    return all;
+  }
   [[nodiscard]] ScreenCounts screen_counts() const override { return screen_ ? screen_->counts() : ScreenCounts(); }
 
   [[nodiscard]] SlotRows rows(Slot slot) override {

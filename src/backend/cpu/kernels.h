@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -72,6 +73,18 @@ inline constexpr int64_t kLeastScratch = 44 << 10;  // floats
   return std::max(kLeastScratch, 16 * ((cols + 15) / 16 * 16 + 48));
 }
 
+// The instruction sets of the functions that were called. Those that multiply return the set that they are compiled
+// for, so that this is what ran, whatever table they came from. Any thread adds.
+struct CalledSets {
+  std::atomic<uint32_t> bits = 0;
+
+  static uint32_t bit(CpuIsa isa) { return 1U << static_cast<int>(isa); }
+  [[nodiscard]] bool has(CpuIsa isa) const { return (bits.load(std::memory_order_relaxed) & bit(isa)) != 0; }
+  void add(CpuIsa isa) {
+    if (!has(isa)) bits.fetch_or(bit(isa), std::memory_order_relaxed);
+  }
+};
+
 // out[t][r] = w[r] · x[t]; the sum's order depends on cols, format and kernels only.
 struct MultiplyArgs {
   WeightRows w;                     // at most kTileRows
@@ -107,7 +120,7 @@ struct TokenTiles {
   bool (*serves)(WeightFormat format, int64_t tokens);  // whether they are faster than rows
   int64_t (*size)(int64_t cols);                        // bytes of a tile, a multiple of 64
   void (*prepare)(const PrepareTileArgs& args);
-  void (*multiply)(const MultiplyPreparedArgs& args);  // x: one tile per kLaneTokens tokens
+  CpuIsa (*multiply)(const MultiplyPreparedArgs& args);  // x: one tile per kLaneTokens tokens
 };
 
 // A page of kPageTokens × kPageTokens bf16 with its rows in pairs: dword n of pair p is row 2p's value n and row
@@ -139,7 +152,7 @@ struct Int8Kernels {
   int64_t (*row_size)(int64_t cols) = nullptr;  // bytes of a token's prepared row, a multiple of 64
   // For products of x with up to `tokens` - 1 others.
   void (*prepare_row)(WeightFormat format, std::span<const float> x, int64_t tokens, std::byte* out) = nullptr;
-  void (*multiply_rows)(const MultiplyPreparedArgs& args) = nullptr;  // x: one prepared row per token
+  CpuIsa (*multiply_rows)(const MultiplyPreparedArgs& args) = nullptr;  // x: one prepared row per token
   int alike_tokens = 1;                      // products of up to so many tokens give each the bits that it gets alone
   std::array<const TokenTiles*, 2> tiles{};  // the first that serves; null: none
   const PairedProducts* paired = nullptr;    // null: none
@@ -203,13 +216,13 @@ struct Kernels {
   // Whether multiply wants x of this format rearranged, and the rearranging.
   bool (*arranges)(WeightFormat format) = nullptr;
   void (*arrange)(WeightFormat format, std::span<const float> x, float* out) = nullptr;
-  void (*multiply)(const MultiplyArgs& args) = nullptr;
+  CpuIsa (*multiply)(const MultiplyArgs& args) = nullptr;
   std::array<void (*)(const WidenArgs& args), kKvDtypes> widen{};  // by KvDtype; null: by KvFormat's plain loop
   [[nodiscard]] auto widening(const KvFormat& format) const {
     const auto type = static_cast<size_t>(format.type.dtype);
     return type < widen.size() && widen[type] != nullptr ? widen[type] : format.widen;
   }
-  void (*accumulate)(const AccumulateArgs& args) = nullptr;
+  CpuIsa (*accumulate)(const AccumulateArgs& args) = nullptr;
   // x[i] *= factor; returns the largest, or -infinity.
   float (*scale_max)(float factor, std::span<float> x) = nullptr;
   // x[i] = exp(x[i] - top); returns the sum.

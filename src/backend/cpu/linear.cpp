@@ -171,11 +171,11 @@ void Linear::multiply_rows(const Share& share, float* out) {
   if (form_ == Form::kFloat) {
     std::array<const float*, kTileTokens> x;  // the first are set
     for (size_t t = 0; t < tokens.size(); ++t) x[t] = float_rows_[static_cast<size_t>(tokens[t])];
-    kernels_.multiply({.w = share.weight.at(first_row, tile.rows),
-                       .x = std::span(x).first(tokens.size()),
-                       .out = out,
-                       .scratch = scratch,
-                       .next = share.next});
+    called_.add(kernels_.multiply({.w = share.weight.at(first_row, tile.rows),
+                                   .x = std::span(x).first(tokens.size()),
+                                   .out = out,
+                                   .scratch = scratch,
+                                   .next = share.next}));
     return;
   }
   // The rows made in place: copied, they were loaded in wider pieces than stored, which waits for all stores before.
@@ -188,7 +188,7 @@ void Linear::multiply_rows(const Share& share, float* out) {
   if (const TokenTiles* const form = tiles_of(share.group)) {
     const auto first = static_cast<size_t>(first_tile_[static_cast<size_t>(tile.group)] + tile.from / kLaneTokens);
     args.x = std::span(tiles_).subspan(first, (tokens.size() + kLaneTokens - 1) / kLaneTokens);
-    form->multiply(args);
+    called_.add(form->multiply(args));
     return;
   }
   std::array<const std::byte*, kTileTokens> x;  // the first are set
@@ -199,7 +199,7 @@ void Linear::multiply_rows(const Share& share, float* out) {
     args.x = std::span(x).subspan(static_cast<size_t>(first), static_cast<size_t>(args.tokens));
     args.out = out + first * kTileRows;
     args.next = first + together < tile.tokens ? nullptr : share.next;
-    kernels_.int8->multiply_rows(args);
+    called_.add(kernels_.int8->multiply_rows(args));
   }
 }
 

@@ -90,6 +90,9 @@ class Linear {
   // From now on tokens are multiplied so that each has the bits that it gets alone, or as is fastest.
   void as_alone(bool on) { as_alone_ = on; }
 
+  // Of the products so far.
+  [[nodiscard]] const CalledSets& called() const { return called_; }
+
   // Inputs, in place: rounded where the activations are in MX blocks; else left alone. Without them: the experts'.
   void round_inputs(Vectors<float> x, Activations activations);
   void round_inputs(Vectors<float> x) { round_inputs(x, activations_); }
@@ -206,6 +209,7 @@ class Linear {
   std::vector<TileSource> tile_sources_;
   Buffer arranged_, prepared_;
   Buffer outs_, scratch_;  // per thread
+  CalledSets called_;
 };
 
 }  // namespace nibble::backend::cpu

@@ -33,15 +33,16 @@ Int8Block quantise(const float* x) {
 }
 
 // Tokens from which rows side by side take fewer instructions.
-template <void (*kLanes)(const MultiplyPreparedArgs&)>
-void multiply(const MultiplyPreparedArgs& args) {
+template <void (*kLanes)(const MultiplyPreparedArgs&), CpuIsa kIsa>
+CpuIsa multiply(const MultiplyPreparedArgs& args) {
   (args.tokens > kMostRowTokens ? kLanes : multiply_int8_rows)(args);
+  return kIsa;
 }
 
-template <void (*kLanes)(const MultiplyPreparedArgs&)>
+template <void (*kLanes)(const MultiplyPreparedArgs&), CpuIsa kIsa>
 constexpr Int8Kernels kTable{.row_size = int8_row_size,
                              .prepare_row = prepare_int8_row,
-                             .multiply_rows = multiply<kLanes>,
+                             .multiply_rows = multiply<kLanes, kIsa>,
                              .alike_tokens = kMostRowTokens};
 
 }  // namespace
@@ -70,14 +71,14 @@ void prepare_int8_row(WeightFormat format, std::span<const float> x, int64_t /*t
 Kernels with_dotprod(Kernels portable) {
   if (!neon::has_dotprod()) return portable;
   portable.name = "neon dotprod";
-  portable.int8 = &neon::kTable<neon::multiply_int8_dot>;
+  portable.int8 = &neon::kTable<neon::multiply_int8_dot, CpuIsa::kDotProd>;
   return portable;
 }
 
 Kernels with_i8mm(Kernels portable) {
   if (!neon::has_dotprod() || !neon::has_i8mm()) return portable;
   portable.name = "neon i8mm";
-  portable.int8 = &neon::kTable<neon::multiply_int8_matrix>;
+  portable.int8 = &neon::kTable<neon::multiply_int8_matrix, CpuIsa::kI8mm>;
   return portable;
 }
 

@@ -32,6 +32,10 @@ using U32 = hn::Rebind<uint32_t, F>;
 using H = hn::Rebind<hwy::float16_t, F>;
 using V = hn::Vec<F>;
 
+constexpr CpuIsa kIsa = HWY_TARGET == HWY_AVX3   ? CpuIsa::kAvx512
+                        : HWY_TARGET == HWY_AVX2 ? CpuIsa::kAvx2
+                                                 : CpuIsa::kBaseline;
+
 HWY_INLINE int64_t lanes() { return static_cast<int64_t>(hn::Lanes(F())); }
 
 // Forced, or the registers of the loops around them are spilled for a call.
@@ -151,7 +155,7 @@ void dots(const T* w, const MultiplyArgs& args, int row) {
   }
 }
 
-void multiply(const MultiplyArgs& args) {
+CpuIsa multiply(const MultiplyArgs& args) {
   for (int r = 0; r < args.w.rows; ++r) {
     WeightRows row = args.w;
     row.values = args.w.values_of(r);
@@ -166,6 +170,7 @@ void multiply(const MultiplyArgs& args) {
       dots(args.scratch, args, r);
     }
   }
+  return kIsa;
 }
 #endif
 
@@ -271,8 +276,9 @@ void accumulate_all(const AccumulateArgs& args) {
   for (; row < args.rows; ++row) accumulate_some<1, B>(args, row);
 }
 
-void accumulate(const AccumulateArgs& args) {
+CpuIsa accumulate(const AccumulateArgs& args) {
   args.b_is_bf16 ? accumulate_all<Bf16>(args) : accumulate_all<float>(args);
+  return kIsa;
 }
 
 float scale_max(float factor, std::span<float> x) {

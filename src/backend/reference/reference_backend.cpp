@@ -271,11 +271,12 @@ class ReferenceBackend final : public Backend {
           continue;
         }
         const Vec h = gate_up(args.layer, expert, rounded(normed_[t]));
-        const Vec u = rounded(swiglu(h));
+        const Vec exact = swiglu(h), u = rounded(exact);
         const Vec y = linear(at(args.layer[WeightRole::kDown]), &at(args.layer[WeightRole::kDownBias]), u,
                              expert * dims_.hidden, dims_.hidden);
         add(delta_[t], y, expert_weights_[t][static_cast<size_t>(k)]);
-        all.insert(all.end(), u.begin(), u.end());
+        const Vec& shown = in_mx_blocks(run_.activations) ? u : exact;  // as the CPU leaves them
+        all.insert(all.end(), shown.begin(), shown.end());
       }
       expert_hidden_.push_back(std::move(all));
     }
@@ -311,8 +312,7 @@ class ReferenceBackend final : public Backend {
   }
 
   [[nodiscard]] SlotRows rows(Slot slot) override {
-    check(slot == Slot::kDelta || slot == Slot::kLogits, "delta and logits are what ranks share");
-    std::vector<Vec>& of = slot == Slot::kDelta ? delta_ : logits_;
+    std::vector<Vec>& of = slot_rows(slot);
     return std::vector<std::span<double>>(of.begin(), of.end());
   }
 
@@ -373,9 +373,9 @@ class ReferenceBackend final : public Backend {
     }
   }
 
-  // To what a cache of 8 bits gives back.
+  // To what such a cache gives back.
   void round_heads(KvDtype type, Vec& x) const {
-    if (!type_of(type).lossy) return;
+    if (!type_of(type).lossy && !run_.rounds_pages) return;
     std::vector<float> values(x.begin(), x.end());
     const auto dim = static_cast<size_t>(dims_.head_dim);
     for (size_t head = 0; head < x.size(); head += dim) round_kv(type, std::span(values).subspan(head, dim));
@@ -458,7 +458,7 @@ class ReferenceBackend final : public Backend {
     for (size_t d = 0; d < x.size(); ++d) x[d] += weight * y[d];
   }
 
-  [[nodiscard]] const std::vector<Vec>& slot_rows(Slot slot) const {
+  [[nodiscard]] std::vector<Vec>& slot_rows(Slot slot) {
     switch (slot) {
       case Slot::kResidual: return residual_;
       case Slot::kDelta: return delta_;

@@ -29,13 +29,14 @@ constexpr int64_t kSmokePrompt = 12, kSmokeTokens = 16;
 using backend::Slot;
 using backend::Stage;
 
-std::string not_finite_in(backend::Backend& be, Stage stage, int layer) {
+std::string not_finite_in(backend::Backend& be, const model::Step& step, Stage stage, int layer) {
   for (const Slot slot : model::slots_of(stage)) {
     const backend::SlotData data = be.peek(slot);
     const auto bad = std::ranges::find_if_not(data.values, [](float v) { return std::isfinite(v); });
     if (bad == data.values.end()) continue;
-    return fmt::format("{}{}: {} of {} is {}", layer < 0 ? "" : fmt::format("layer {} ", layer), name_of(stage),
-                       bad - data.values.begin(), backend::name_of(slot), *bad);
+    const int64_t at = bad - data.values.begin();
+    return fmt::format("{}{}, {}: {} of {} is {}", layer < 0 ? "" : fmt::format("layer {} ", layer), name_of(stage),
+                       model::place_of(step, slot, data.shape, at), at, backend::name_of(slot), *bad);
   }
   return {};
 }
@@ -57,11 +58,17 @@ struct Softmax {
 }  // namespace
 
 OnBackend load(const VerifySubject& subject, const backend::RunConfig& run, const model::StepLimits& limits) {
-  OnBackend on{.config = model::backend_config(subject.source.config, limits, run.dense), .backend = {}, .model = {}};
-  on.backend = subject.make(run, on.config);
-  on.model = model::load(*on.backend, subject.source.config, subject.source.weights);
-  on.model.attention_sinks = run.sinks;
+  OnBackend on = load(subject.make, run, limits, {subject.source.config, subject.source.weights});
   if (subject.loaded) subject.loaded();
+  return on;
+}
+
+OnBackend load(const MakeBackend& make, const backend::RunConfig& run, const model::StepLimits& limits,
+               const ModelPart& part) {
+  OnBackend on{.config = model::backend_config(part.config, limits, run.dense), .backend = {}, .model = {}};
+  on.backend = make(run, on.config);
+  on.model = model::load(*on.backend, part.config, part.weights);
+  on.model.attention_sinks = run.sinks;
   return on;
 }
 
@@ -71,21 +78,25 @@ model::StepLimits whole_step(int64_t tokens) {
   return {.max_tokens = count, .max_rows = count, .kv_pages = {pages, pages, pages}};
 }
 
-RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run, std::span<const int32_t> tokens,
-                 Scan scan) {
-  return run_step(load(subject, run, whole_step(std::ssize(tokens))), tokens, scan);
+RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run, std::span<const int32_t> tokens) {
+  return run_step(load(subject, run, whole_step(std::ssize(tokens))), tokens);
 }
 
 RunStep run_step(const OnBackend& on, std::span<const int32_t> tokens, Scan scan) {
   model::Step step = engine::step_alone(tokens);
   step.logit_tokens.resize(tokens.size());
   std::iota(step.logit_tokens.begin(), step.logit_tokens.end(), 0);
-  RunStep result{.logits = {}, .not_finite = {}, .modes = on.backend->modes()};
+  return run_step(on, step, scan);
+}
+
+RunStep run_step(const OnBackend& on, const model::Step& step, Scan scan) {
+  RunStep result{.logits = {}, .not_finite = {}, .modes = on.backend->modes(), .called = {}};
   // With a probe, a backend runs verb by verb.
   model::forward(*on.backend, on.model, step, [&](Stage stage, int layer) {
     if (scan == Scan::kStages && result.not_finite.empty())
-      result.not_finite = not_finite_in(*on.backend, stage, layer);
+      result.not_finite = not_finite_in(*on.backend, step, stage, layer);
   });
+  result.called = called_by(*on.backend);
   result.logits = on.backend->peek(Slot::kLogits).values;
   return result;
 }
@@ -109,6 +120,7 @@ Divergence divergence(std::span<const float> exact, std::span<const float> other
   Divergence d;
   for (const OfRow& row : rows) {
     d.mean_kl += row.kl / static_cast<double>(rows.size());
+    if (row.kl > d.largest_kl) d.largest_at = &row - rows.data();
     d.largest_kl = std::max(d.largest_kl, row.kl);
     d.top1 += (row.same_top ? 1.0 : 0.0) / static_cast<double>(rows.size());
   }
@@ -164,10 +176,16 @@ void verify_smoke(const VerifySubject& subject, VerifyChecks& checks) {
              in_vocab && end.reason == engine::FinishReason::kLength && end.generated_tokens == kSmokeTokens,
              fmt::format("{} tokens of {}, ended by {}", end.generated_tokens, kSmokeTokens, name_of(end.reason)));
   const std::string modes = on.backend->modes();
+  const std::set<std::string> called = called_by(*on.backend);
   const bool cpu = subject.model.run.backend == BackendKind::kCpu;
   const std::string want = cpu ? backend::describe_cpu(subject.model.run) : modes;
-  const bool holds = !modes.empty() && modes.find(want) != std::string::npos;
-  checks.add("dispatch line", holds, holds ? modes : fmt::format("want {}, found {}", want, modes));
+  std::string wrong;
+  if (modes.empty() || modes.find(want) == std::string::npos)
+    wrong = fmt::format("want {}, found {}", want, modes);
+  else if (cpu)
+    wrong = wrong_calls(subject.model.run, called);
+  checks.add_unless("dispatch line", wrong,
+                    called.empty() ? modes : fmt::format("{}; called: {}", modes, fmt::join(called, " ")));
 }
 
 MeasuredSpeed measure_speed(const VerifySubject& subject, int repetitions) {

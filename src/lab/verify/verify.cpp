@@ -41,11 +41,12 @@ void stress(const VerifySubject& subject, VerifyChecks& checks) {
   const OnBackend on = load(subject, run, engine::step_limits(limits, config.dims));
   engine::Engine engine(*on.backend, on.model, limits);
   const server::EnginePort port = server::port_of(engine);
-  const bool exact =
-      run.backend == BackendKind::kReference || (run.backend == BackendKind::kCpu && !backend::rounds(run.activations));
-  verify_stress(
-      port, {.vocab = config.dims.vocab, .context = limits.max_context, .kv_tokens = limits.kv_tokens, .exact = exact},
-      checks);
+  verify_stress(port,
+                {.vocab = config.dims.vocab,
+                 .context = limits.max_context,
+                 .kv_tokens = limits.kv_tokens,
+                 .exact = alike_in_company(run)},
+                checks);
 }
 
 bool wants(const VerifyOptions& o, VerifyLevel level) { return std::ranges::find(o.levels, level) != o.levels.end(); }

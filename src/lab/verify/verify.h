@@ -20,6 +20,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -103,16 +104,25 @@ struct OnBackend {
 };
 [[nodiscard]] OnBackend load(const VerifySubject& subject, const backend::RunConfig& run,
                              const model::StepLimits& limits);
+// Its first layers, say.
+struct ModelPart {
+  model::ModelConfig config;
+  std::vector<backend::HostWeight> weights;
+};
+[[nodiscard]] OnBackend load(const MakeBackend& make, const backend::RunConfig& run, const model::StepLimits& limits,
+                             const ModelPart& part);
 
-// A step of one sequence in which every token has logits.
 struct RunStep {
-  std::vector<float> logits;  // [tokens, vocab]
-  std::string not_finite;     // the first value that is a NaN or infinite, and where; empty: all are finite
-  std::string modes;          // what the backend says it computes with
+  std::vector<float> logits;     // [logit tokens, vocab]
+  std::string not_finite;        // the first value that is a NaN or infinite, and where; empty: all are finite
+  std::string modes;             // what the backend says it computes with
+  std::set<std::string> called;  // called_by() of the backend
 };
 enum class Scan : uint8_t { kNone, kStages };  // kStages: every slot after every stage
+[[nodiscard]] RunStep run_step(const OnBackend& on, const model::Step& step, Scan scan = Scan::kNone);
+// A step of one sequence in which every token has logits.
 [[nodiscard]] RunStep run_step(const VerifySubject& subject, const backend::RunConfig& run,
-                               std::span<const int32_t> tokens, Scan scan = Scan::kNone);
+                               std::span<const int32_t> tokens);
 // On a model that is loaded, with room for whole_step() of as many tokens. Writes the first pages.
 [[nodiscard]] RunStep run_step(const OnBackend& on, std::span<const int32_t> tokens, Scan scan = Scan::kNone);
 [[nodiscard]] model::StepLimits whole_step(int64_t tokens);
@@ -120,6 +130,7 @@ enum class Scan : uint8_t { kNone, kStages };  // kStages: every slot after ever
 // How far the second distributions over tokens are from the first, in nats, and how often both have the same top token.
 struct Divergence {
   double mean_kl = 0, largest_kl = 0, top1 = 0;
+  int64_t largest_at = 0;  // row of the largest
 };
 [[nodiscard]] Divergence divergence(std::span<const float> exact, std::span<const float> other, int64_t vocab,
                                     int threads);
@@ -135,6 +146,11 @@ struct Divergence {
 
 // Token ids of a text that comes with the model (reference.json, heldout.txt); otherwise random ids.
 [[nodiscard]] std::vector<int32_t> verify_tokens(const VerifySubject& subject, int64_t count);
+
+// What has run, by Backend::launches(): a card's kernels, a CPU's instruction sets.
+[[nodiscard]] std::set<std::string> called_by(const backend::Backend& be);
+// What is wrong with these on a CPU; empty: nothing.
+[[nodiscard]] std::string wrong_calls(const backend::RunConfig& run, const std::set<std::string>& called);
 
 // Level 1.5 for the model's options only: what is wrong with the kernels that run; empty: nothing, or it cannot be
 // known. `on`: fresh, with the model's options and room for path_step(). `exact`: the result of exact_path() with the
@@ -167,6 +183,12 @@ struct ScoreArgs {
 void verify_smoke(const VerifySubject& subject, VerifyChecks& checks);        // level 1
 void verify_paths(const VerifySubject& subject, VerifyChecks& checks);        // level 1.5
 void verify_correctness(const VerifySubject& subject, VerifyChecks& checks);  // level 2
+// Whether the reference, whose loops are slow, can run all of the model.
+[[nodiscard]] bool reference_is_fast(const VerifySubject& subject);
+// Whether a token has the same bits whoever shares its step.
+[[nodiscard]] bool alike_in_company(const backend::RunConfig& run);
+// Its part on steps of several sequences.
+void verify_stages(const VerifySubject& subject, VerifyChecks& checks);
 void verify_performance(const VerifySubject& subject, VerifyChecks& checks);  // level 4, in short
 
 // Level 3 in this process: many requests, long ones, more than the pages can hold, and cancelled ones. At the end

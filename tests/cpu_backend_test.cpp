@@ -511,6 +511,12 @@ TEST(CpuBackend, a_screened_step_draws_what_all_logits_draw_and_shows_all) {
       draw(1, {.presence_penalty = 1}, true);
       draw(2, {.logit_bias = {{3, 1.0f}, {4000, 90.0f}}}, true);
       draw(1, {.temperature = 0, .top_k = 5}, true);  // greedy: no filter acts
+      const std::vector<uint32_t> none(4096 / 32);
+      const backend::SamplingParams half{.temperature = 0.5f};
+      model::Step nothing = test::first_tokens(1, half);  // may be drawn
+      nothing.sample_rows[0].mask = none;
+      EXPECT_EQ(be->wait(*model::forward(*be, gpt, nothing))[0].token,
+                all->wait(*model::forward(*all, same, nothing))[0].token);
       EXPECT_EQ(all->screen_counts().steps, 0);
       const model::Step undrawn = engine::step_alone(std::vector<int32_t>{1, 2}, 0);
       model::forward(*be, gpt, undrawn), model::forward(*all, same, undrawn);

@@ -45,7 +45,6 @@ constexpr FastSet kCandidates[] = {
     {WeightFormat::kMxfp8, kExact, Activations::kBf16, KvDtype::kBf16, 0.057},
     {WeightFormat::kMxfp4, kExact, Activations::kMxfp8, KvDtype::kE4m3, 0.944},
     {WeightFormat::kMxfp4, kExact, Activations::kMxfp6, KvDtype::kE4m3, 0.940},
-    {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kBf16, 0.661},
     {{}, kExact, Activations::kBf16, KvDtype::kE4m3, -0.001},
     {{}, kExact, Activations::kBf16, KvDtype::kE4m3, 0.049, {}, true},
     {{}, kExact, Activations::kInt8, KvDtype::kBf16, 0.013},

@@ -24,7 +24,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -292,7 +291,6 @@ TEST_F(HostLayers, whose_weights_come_from_the_disk_say_so_and_give_the_same_tex
   EXPECT_THAT(said[0], testing::MatchesRegex("experts on the host are slow: 0\\.0 GB/s of 1\\.0; weights are read "
                                              "from the disk \\([0-9]+ major page faults, 0\\.0 GB\\): memory has "
                                              "room for them, so this will end.*"));
-  std::printf("[ said     ] %s\n", said[0].c_str());
 }
 
 class FailingExperts final : public HostExperts {

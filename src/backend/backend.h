@@ -193,7 +193,7 @@ class Backend {
   // never written, and where no rank of several has all of it. For tests, compare, perplexity, taps.
   [[nodiscard]] virtual SlotData peek(Slot slot) = 0;
   // kDelta and kLogits, after all verbs so far: what ranks that share a step sum and gather in place (ranks/member.h).
-  // Throws Error(kUnsupported) where the backend cannot be such a rank. The reference has all slots.
+  // Throws Error(kUnsupported) where the backend cannot be such a rank. The reference gives every slot.
   [[nodiscard]] virtual SlotRows rows(Slot slot);
 
   // None: a host's verbs are done when they return, so their callers can time them.

@@ -8,7 +8,7 @@ namespace {
 
 void apply_mask(std::span<float> logits, std::span<const uint32_t> mask) {
   for (size_t id = 0; id < logits.size(); ++id)
-    if ((mask[id / 32] >> (id % 32) & 1) == 0) logits[id] = -INFINITY;
+    if (!mask_allows(mask, static_cast<int32_t>(id))) logits[id] = -INFINITY;
 }
 
 }  // namespace

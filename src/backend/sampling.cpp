@@ -16,7 +16,7 @@ constexpr bool before(const TokenLogit& a, const TokenLogit& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// change(id, what) for each term that a token's logit gets, in order: what(float&).
+// Calls change(id, term) for each term of a token's logit, in order; term(float&) applies it.
 template <class Change>
 void each_penalty(const SampleRow& row, const Change& change) {
   const SamplingParams& p = *row.params;
@@ -153,12 +153,16 @@ bool draws_by_temperature(std::span<const SampleRow> rows) {
          });
 }
 
-std::vector<int32_t> changed_tokens(const SampleRow& row) {
-  std::vector<int32_t> ids;
-  each_penalty(row, [&](int32_t id, const auto&) { ids.push_back(id); });
+void sort_unique(std::vector<int32_t>& ids) {
   std::ranges::sort(ids);
   const auto twice = std::ranges::unique(ids);
   ids.erase(twice.begin(), twice.end());
+}
+
+std::vector<int32_t> changed_tokens(const SampleRow& row) {
+  std::vector<int32_t> ids;
+  each_penalty(row, [&](int32_t id, const auto&) { ids.push_back(id); });
+  sort_unique(ids);
   return ids;
 }
 
@@ -185,7 +189,7 @@ float gumbel(uint32_t word) {
 }
 
 int32_t sample_among(std::span<TokenLogit> tokens, const SampleRow& row) {
-  const auto forbidden = [&](const TokenLogit& token) { return !row.allows(token.id); };
+  const auto forbidden = [&](const TokenLogit& token) { return !mask_allows(row.mask, token.id); };
   tokens = tokens.first(tokens.size() - std::ranges::remove_if(tokens, forbidden).size());
   each_penalty(row, [&](int32_t id, const auto& what) {
     const auto at = std::ranges::lower_bound(tokens, id, {}, &TokenLogit::id);

@@ -153,11 +153,11 @@ struct SampleRow {
   std::span<const uint32_t> mask{};  // bit t % 32 of word t / 32: token t may be drawn; empty: all may
   int logprobs = -1;                 // -1: none; n: of the token and of the n likeliest
   int32_t given = -1;                // >= 0: nothing is drawn, this is the token (for its logprobs)
-
-  [[nodiscard]] bool allows(int32_t id) const {
-    return mask.empty() || (mask[static_cast<size_t>(id / 32)] >> id % 32 & 1) != 0;
-  }
 };
+// Whether a mask lets a token be drawn.
+[[nodiscard]] constexpr bool mask_allows(std::span<const uint32_t> mask, int32_t id) {
+  return mask.empty() || (mask[static_cast<size_t>(id) / 32] >> id % 32 & 1) != 0;
+}
 
 // Steps whose logits were screened (RunConfig::screened_head), and the tiles of 16 rows that had candidates in them: a
 // card computes all 16.
@@ -167,10 +167,11 @@ struct ScreenCounts {
 
 // Whether a step draws, and no draw has a filter or log-probabilities.
 [[nodiscard]] bool draws_unfiltered(std::span<const SampleRow> rows);
-// And no penalty, bias or mask.
+// Whether, besides, no draw has a penalty, a bias or a mask.
 [[nodiscard]] bool draws_by_temperature(std::span<const SampleRow> rows);
 
-// Whose logits have a bias or a penalty, in order.
+void sort_unique(std::vector<int32_t>& ids);
+// The tokens whose logits have a bias or a penalty, rising.
 [[nodiscard]] std::vector<int32_t> changed_tokens(const SampleRow& row);
 
 // Throws Error(kCorrupt) when a row of logits holds NaN or infinity: the model's weights do.

@@ -1,8 +1,8 @@
 #pragma once
 // A screen: the token of a draw from a part of the unembedding's bytes (docs/decisions/0074, on the CPU 0076). A short
 // copy of the matrix gives every logit but for an error that is bounded; whoever's bound reaches the best row's exact
-// logit is a candidate, and only candidates are multiplied as the whole matrix would be. For
-// draws_by_temperature(); on the CPU also for masks, biases and penalties.
+// logit is a candidate, and only candidates are multiplied as the whole matrix would be. On a
+// card it serves draws_by_temperature(), on the CPU draws_unfiltered().
 //
 // y = W · v, columns of W shifted by their mean m and divided by their rms s: w' = (w - m) / s, x' = v · s. Then
 // y = x' · w' + v · m, and the last term is the same for all rows: it decides nothing. With codes q, x' in steps of X:

@@ -43,11 +43,6 @@ Scheduler::Limits scheduler_limits(const EngineLimits& limits, const model::Mode
 // OpenAI's sign for a token that is none of the likely ones; the token that came in place of the drawn one has it.
 constexpr double kUnlikely = -9999;
 
-bool allows(std::span<const uint32_t> mask, int32_t token) {
-  const auto t = static_cast<size_t>(token);
-  return mask.empty() || (mask[t / 32] >> (t % 32) & 1) != 0;
-}
-
 }  // namespace
 
 Loop::Loop(backend::Backend& be, const model::GptOss& model, const EngineLimits& limits, Now now)
@@ -239,7 +234,7 @@ bool Loop::make_masks(Batch::Row& row) {
       for (; verifiable < row.drafted; ++verifiable) {
         const auto nth = static_cast<size_t>(verifiable);
         const int32_t guess = s.draft.tokens[nth];
-        if (!allows(s.masks[nth], guess)) break;
+        if (!backend::mask_allows(s.masks[nth], guess)) break;
         if (grammar != nullptr) {
           const bool comes = grammar->take(guess) == guess;
           ++accepted;

@@ -310,7 +310,8 @@ constexpr Option kRunRows[] = {
         "bits or better, exact: cuda f16, others float; f32 (cpu): exact; int8 (cpu: also what Q8_0 weights multiply; "
         "faster, lossy; prompts on AMX: bf16); mxfp8, mxfp6, mxfp4: rounded to E4M3, E2M3, "
         "E2M1 in blocks of 32, lossy; cuda of compute capability 12 multiplies prompts in these formats, Hopper in mxfp8, "
-        "all others as if they were exact: for comparison, not faster; steps of up to 8 tokens are exact on cuda",
+        "all others as if they were exact: for comparison, not faster; steps of up to 8 tokens are exact on cuda, "
+        "with auto kernels on Hopper those of up to 16 tokens an expert",
         kPlace<&RunConfig::activations>, words(kMoeActivations), kComputes | kPlans, kExpert,
         {.on_value = [](const RunConfig& run) { return type_of(run.activations).on; },
          .alike = Alike::kInAllRanks,
@@ -318,8 +319,8 @@ constexpr Option kRunRows[] = {
          .feature =
              {"activation", "", "int8 on a CPU wants AVX2, or SDOT on Arm",
               "auto is int8, so lossy, where a CPU has it. int8: a token's last bits depend on how many share its "
-              "step. mxfp8 on SM90: up to 16 tokens an expert are exact; experts whose scales are more than 2^16 apart are "
-              "multiplied as values"}}),
+              "step. mxfp8 on SM90: with --moe-kernel auto up to 16 pairs an expert are exact; experts whose scales are more "
+              "than 2^16 apart are multiplied as values"}}),
     Option(
         "--dense-activation",
         "What dense layers multiply; auto: exact, on a cpu int8 where the experts' are; bf16: 16 bits or better, exact; "
@@ -358,7 +359,7 @@ constexpr Option kRunRows[] = {
                      "Not measured: where 128 tokens are the better tile"}}),
     Option(
         "--screened-head",
-        "Up to 8 tokens (cpu: 4) drawn by temperature alone: auto: only rows of the unembedding that may win "
+        "Up to 8 tokens drawn by temperature alone (cpu: 4 without filters): auto: only rows of the unembedding that may win "
         "are computed, found by a copy in 7 bits (cpu: 6; 0.5 GB, where memory has the room); the same tokens; off: all "
         "rows",
         kPlace<&RunConfig::screened_head>, words(kScreenedHeads), kComputes | kPlans, kExpert,

@@ -70,11 +70,14 @@ ModelOptions with_q8(const ModelOptions& options, const LimitsOf& limits_of,
   return without;
 }
 
+// What experts on the host round to where nobody says: --fast chooses the card's formats.
+Activations host_wish(const backend::RunConfig& run) { return run.fast ? Activations::kAuto : run.activations; }
+
 // From how many tokens a step on a layer's experts are faster copied to the card than computed by the host.
 int tokens_to_copy_for(const backend::CostModel& cost, const backend::RunConfig& run, double link_bytes_per_s) {
   const backend::Dims& d = cost.dims;
   const double token_flops = 2.0 * static_cast<double>(d.topk * 3 * d.hidden * d.inter),
-               host_flops = backend::expert_flops_per_s({.threads = run.threads, .activations = run.activations}),
+               host_flops = backend::expert_flops_per_s({.threads = run.threads, .activations = host_wish(run)}),
                seconds =
                    static_cast<double>(cost.expert_bytes(1)) / (backend::cuda::kExpertCopyShare * link_bytes_per_s);
   return static_cast<int>(std::ceil(std::clamp(seconds * host_flops / token_flops, 1.0, 65536.0)));
@@ -199,7 +202,7 @@ ModelOptions resolved_model(ModelOptions options) {
   }
   Activations on_host = run.cpu_moe_activations;
   if (run.backend == BackendKind::kCuda && run.cpu_moe_layers > 0 && on_host == Activations::kAuto)
-    on_host = backend::resolved_cpu({.threads = run.threads, .activations = run.activations}).activations;
+    on_host = backend::resolved_cpu({.threads = run.threads, .activations = host_wish(run)}).activations;
   options.run =
       run.backend == BackendKind::kCpu ? backend::resolved_cpu(run)
       : run.backend == BackendKind::kReference
@@ -234,7 +237,8 @@ constexpr FastSet kSets[] = {
     {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kE4m3, 0.790, kCpu},
     {WeightFormat::kMxfp4, kExact, Activations::kInt8, KvDtype::kBf16, 0.686, kTilesCpu},
     {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kE4m3, 0.784, kCard},
-    {WeightFormat::kMxfp4, kExact, Activations::kMxfp8, KvDtype::kBf16, 0.824, kBf16Card},
+    {WeightFormat::kMxfp4, kExact, Activations::kBf16, KvDtype::kBf16, 0.661, kBf16Card},
+    {WeightFormat::kMxfp4, kExact, Activations::kMxfp8, KvDtype::kBf16, 0.824, kFp8Card},
     {WeightFormat::kMxfp4, kCodes, Activations::kMxfp6, KvDtype::kE4m3, 0.518, kBlockScaledCard, true},
 };
 
@@ -268,7 +272,7 @@ std::optional<FastPlace> place_on_card(const ModelOptions& options, const model:
   const bool fp8 = options.run.attention != backend::AttentionKernel::kReference &&
                    backend::cuda::flash_serves(d.heads, d.kv_heads, d.head_dim, KvDtype::kE4m3) &&
                    backend::cuda::prefill_takes(card, KvDtype::kE4m3);
-  if (!fp8) return kBf16Card;
+  if (!fp8) return backend::cuda::multiplies_rows(options.run.family, d, card) ? kFp8Card : kBf16Card;
   return backend::cuda::multiplies_codes(options.run.family, d, card) ? kBlockScaledCard : kCard;
 }
 

@@ -64,7 +64,8 @@ enum class FastPlace : uint8_t {
   kCpu,              // int8 products
   kTilesCpu,         // and AMX: its attention over prompts takes pages of bf16 alone
   kCard,             // attention over prompts takes fp8 pages as it takes bf16
-  kBf16Card,         // its own kernel for them takes bf16 alone: Hopper
+  kBf16Card,         // attention over prompts takes pages of bf16 alone
+  kFp8Card,          // and GEMMs of many tokens multiply experts in FP8: Hopper
   kBlockScaledCard,  // as kCard, and GEMMs multiply codes in MX blocks
 };
 

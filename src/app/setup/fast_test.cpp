@@ -19,8 +19,8 @@ using backend::cuda::card_named;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr FastPlace kPlaces[] = {FastPlace::kCpu, FastPlace::kTilesCpu, FastPlace::kCard, FastPlace::kBf16Card,
-                                 FastPlace::kBlockScaledCard};
+constexpr FastPlace kPlaces[] = {FastPlace::kCpu,      FastPlace::kTilesCpu, FastPlace::kCard,
+                                 FastPlace::kBf16Card, FastPlace::kFp8Card,  FastPlace::kBlockScaledCard};
 
 ModelOptions fast_options(BackendKind backend) {
   ModelOptions options;
@@ -67,6 +67,7 @@ TEST(fast, a_card_keeps_bf16_pages_where_its_own_attention_takes_no_others) {
   streaming.run.family = backend::KernelFamily::kStreaming;
   EXPECT_EQ(with_fast(streaming, card_named("gb10").facts).run.activations, Activations::kAuto);
   EXPECT_FALSE(with_fast(streaming, card_named("gb10").facts).run.fp8_attention());
+  EXPECT_EQ(with_fast(streaming, card_named("h100").facts).run.activations, Activations::kAuto);
 }
 
 TEST(fast, plain_kernels_and_no_card_leave_all_as_it_is) {
@@ -74,6 +75,8 @@ TEST(fast, plain_kernels_and_no_card_leave_all_as_it_is) {
   plain.run.family = backend::KernelFamily::kReference;
   attention.run.attention = backend::AttentionKernel::kReference;
   EXPECT_EQ(with_fast(attention, card_named("gb10").facts).run.kv, KvDtype::kBf16);
+  EXPECT_EQ(with_fast(attention, card_named("gb10").facts).run.activations, Activations::kAuto);
+  EXPECT_EQ(with_fast(attention, card_named("h100").facts).run.activations, Activations::kMxfp8);
   for (const ModelOptions& o :
        {with_fast(plain, card_named("h100").facts), with_fast(fast_options(BackendKind::kCuda), std::nullopt)}) {
     EXPECT_FALSE(o.run.dense.qkv.has_value());

@@ -22,7 +22,8 @@ void HostWatch::end_window() {
     return;
   }
   const std::optional<ProcessAccounts> before = std::exchange(before_, host_.accounts());
-  if (!before) return;  // a hiccup is over when the next window ends
+  const double since = seconds() - std::exchange(counted_at_, seconds());
+  if (!before || since > kLongest * took_) return;  // a hiccup is over when the next window ends; or nobody asked
   const auto [causes, text] = why(*before, *before_);
   if (causes == 0 || causes == said_ || seconds() < silent_until_) return;
   said_ = causes;
@@ -31,7 +32,7 @@ void HostWatch::end_window() {
                         1e-9 * bytes_ / should_, text));
 }
 
-// Limits are low: that the work is slow is known, and here is only asked who of the known ones it was.
+// The limits are low: the work is known to be slow, and they only choose among known causes.
 std::pair<unsigned, std::string> HostWatch::why(const ProcessAccounts& from, const ProcessAccounts& to) const {
   constexpr double kFaultsPerSecond = 20;   // a hard disk has some 100
   constexpr double kWaitedShare = 1.0 / 3;  // all threads together: the others wait for one that does not run

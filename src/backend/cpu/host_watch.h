@@ -1,5 +1,6 @@
 #pragma once
-// Whether this machine computes experts as fast as it should, and who has what they lack: the kernel's accounts say it.
+// Whether this machine computes experts as fast as it should, and if not, which of the causes that the kernel counts it
+// is.
 
 #include "backend/cost.h"
 #include "base/machine.h"
@@ -31,6 +32,8 @@ struct WatchedHost {
 class HostWatch {
  public:
   static constexpr double kWindowSeconds = 2, kSlow = 3, kSilentSeconds = 60;
+  // What the kernel counts between two windows is of them, if so many times their work's time has passed at most.
+  static constexpr double kLongest = 4;
 
   explicit HostWatch(WatchedHost host) : host_(std::move(host)) {}
   [[nodiscard]] double seconds() const { return host_.seconds(); }
@@ -44,6 +47,7 @@ class HostWatch {
   const WatchedHost host_;
   double bytes_ = 0, took_ = 0, should_ = 0;  // of this window: seconds that it took and should have taken
   std::optional<ProcessAccounts> before_;     // when a slow window ended
+  double counted_at_ = 0;                     // the clock then
   unsigned said_ = 0;                         // causes, a bit each; 0: none since all was well
   double silent_until_ = 0;
 };

@@ -169,7 +169,7 @@ float Screen::copy_row(int64_t r, std::span<float> row) {
 
 bool Screen::choose_rows(const SampleRow& draw, Token& own) const {
   own.changed = changed_tokens(draw);
-  std::erase_if(own.changed, [&](int32_t id) { return !draw.allows(id); });
+  std::erase_if(own.changed, [&](int32_t id) { return !mask_allows(draw.mask, id); });
   own.others.assign(draw.mask.begin(), draw.mask.end());
   if (own.others.empty() && !own.changed.empty()) own.others.assign(static_cast<size_t>(rows_ + 31) / 32, ~0u);
   for (const int32_t id : own.changed) own.others[static_cast<size_t>(id / 32)] &= ~(1u << id % 32);
@@ -295,11 +295,7 @@ std::span<const int32_t> Screen::candidates(const Step& step) {
   const auto found = std::ssize(candidates_);
   for (size_t t = 0; t < tokens; ++t)
     candidates_.insert(candidates_.end(), tokens_[t].changed.begin(), tokens_[t].changed.end());
-  if (std::ssize(candidates_) > found) {
-    std::ranges::sort(candidates_);
-    const auto twice = std::ranges::unique(candidates_);
-    candidates_.erase(twice.begin(), twice.end());
-  }
+  if (std::ssize(candidates_) > found) sort_unique(candidates_);
   for (size_t i = 0; i < candidates_.size(); ++i)
     counts_.tiles += i == 0 || candidates_[i] / kScreenRows != candidates_[i - 1] / kScreenRows;
   ++counts_.steps;

@@ -31,7 +31,7 @@ using model::Stage;
 
 // Of the sequences: one that passes the borders of windows and pages, one that passes a page's, and one token.
 constexpr std::array<int64_t, 3> kPrompts = {323, 77, 1};
-constexpr std::array<int64_t, 3> kMore = {1, 5, 1};     // tokens behind these
+constexpr std::array<int64_t, 3> kMore = {1, 5, 3};     // tokens behind these: 9, which a card rounds
 constexpr std::array<int64_t, 2> kFar = {4096, 32768};  // where others go on, at a page's border
 constexpr int64_t kFarTokens = 3, kMostLogits = 64;     // of a sequence in a step
 constexpr int kTokens = kPrompts[0] + kPrompts[1] + kPrompts[2];
@@ -189,7 +189,11 @@ class Stages {
     const int64_t all = subject_.source.config.dims.layers;
     const int64_t layers = reference_is_fast(subject_) ? all : std::min<int64_t>(all, 2);
     const ModelPart part = first_layers(subject_, layers);
-    const OnBackend own = load(subject_.make, run, together_.limits(), part);
+    RunConfig every = run;  // Hopper's own choice is to round many tokens alone
+    if (run.backend == BackendKind::kCuda && run.family == backend::KernelFamily::kAuto &&
+        backend::rounds(run.activations))
+      every.family = backend::KernelFamily::kGemm;
+    const OnBackend own = load(subject_.make, every, together_.limits(), part);
     RunConfig plain = run;
     plain.rounds_pages = true;
     plain.ranks = {};

@@ -133,7 +133,8 @@ void check_args(const GemmArgs& a) {
   if (a.sums != nullptr)
     return require(!grouped && (panels ? bf16 || mxfp4 : !bf16) && aligned(a.sums) &&
                        (a.bias == nullptr || (bf16 && a.order == layout::RowOrder::kPlain)) && a.splits > 0 &&
-                       (a.splits == 1 || (panels && mxfp4)),
+                       (a.splits == 1 || (panels && mxfp4 && a.x_scales == nullptr && a.splits <= kMaxSplits &&
+                                          layout::slices_of(a.cols).missing == 0)),
                    "sums, 16-byte aligned, of bf16 in panels, perhaps with a bias of plain rows, of MXFP4 in panels, "
                    "perhaps of parts of K, or of codes",
                    a);

@@ -159,8 +159,8 @@ struct GemmArgs {
   const float* x_scales = nullptr;
   int scale_top = layout::kMaxNarrowScaleCode;  // with x_scales: the largest scale code of the weights
   uint16_t* y16 = nullptr;                      // instead of parts, with MXFP4 rows in kPlain: bf16 [tokens, rows]
-  // Instead of parts, by sm90_gemm and sm121_mx_gemm: splits of gemm_plan.h. Several by sm90_mxfp4_gemm alone; with a
-  // bias by sm90_dense_gemm alone
+  // Instead of parts: sums as SplitGemmArgs has them. sm90_dense_gemm and sm121_mx_gemm leave one part, sm90_mxfp4_gemm
+  // `splits`; sm90_dense_gemm alone adds a bias.
   uint16_t* sums = nullptr;
   int splits = 1;
   PartPlaces places{};  // where sm90_dense_gemm sends its sums

@@ -250,8 +250,8 @@ void Maker::attn_out() {
     else
       round(shape, true, in<&Arena::attn>);
     hold_nothing({Slot::kDelta});
-    // Tiles of codes are not sent as they are made.
-    if (sent_as_made() != DeltaValues::Sending::kNot && !split_gemm_for(shape) && leaves_tiles(shape) &&
+    // Only bf16's tiles are sent as they are made.
+    if (sent_as_made() != DeltaValues::Sending::kNot && !split_gemm_for(shape) && gemm_for(shape).op.sums &&
         shape.packing == Packing::kBf16) {
       delta_ = row_per_token();
       return gemm(shape, reads, &LayerPointers::o, [places = places_of(delta_)](const Binding& b, GemmArgs& args) {

@@ -133,6 +133,21 @@ bool multiplies_codes(KernelFamily kernel, const Dims& d, const Card& card) {
          });
 }
 
+bool multiplies_rows(KernelFamily kernel, const Dims& d, const Card& card) {
+  constexpr int64_t kMany = 64;  // pairs an expert
+  const ExpertsShape shape{.hidden = d.hidden,
+                           .inter = d.inter,
+                           .pairs = kMany * d.experts,
+                           .experts = d.experts,
+                           .activations = Activations::kMxfp8,
+                           .byte_scales = true};
+  return kernel == KernelFamily::kAuto && std::ranges::any_of(card.arches, [&](const Arch& arch) {
+           if (arch.experts_gemm.serve == nullptr) return false;
+           const std::optional<ExpertsPlan> plan = arch.experts_gemm.serve(shape, card.facts);
+           return plan && plan->row_codes;
+         });
+}
+
 bool fused_step(const Dims& d, int64_t tokens) {
   return tokens <= kGemvTokens && tokens * d.topk <= kGemvRoutes && d.experts <= kGemvExperts && d.experts % 4 == 0 &&
          d.topk >= 2 && d.hidden <= kRouterHidden;

@@ -27,6 +27,8 @@ void require_moe_tile(const BackendConfig& config, const RunConfig& run, const C
 [[nodiscard]] bool prefill_takes(const Card& card, KvDtype type);
 // Whether the dense layers and experts of prompts can multiply activations as codes of MX blocks on this card.
 [[nodiscard]] bool multiplies_codes(KernelFamily kernel, const Dims& dims, const Card& card);
+// Whether the experts' GEMM of many tokens multiplies rows of FP8 with `--moe-activation mxfp8`, and few stay exact.
+[[nodiscard]] bool multiplies_rows(KernelFamily kernel, const Dims& dims, const Card& card);
 // Whether the decode kernels take a step of `tokens` in their fused form.
 [[nodiscard]] bool fused_step(const Dims& dims, int64_t tokens);
 // Whether a resolved family has GEMMs at all, and whether they take the dense layers of a step, its experts, its

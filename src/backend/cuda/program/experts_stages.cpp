@@ -61,8 +61,11 @@ void Maker::choose_experts() {
                      .shares_card = args_.reduce != nullptr && args_.reduce->ranks_on_card > 1};
   auto chosen = first_serving<ExpertsPlan>(args_.card, &Arch::experts_gemm, shape);
   check(chosen.has_value(), "the last architecture's experts serve every shape");
-  // Few pairs are multiplied as they are: products of codes gain nothing there.
-  if (chosen->plan.row_codes && family_ == KernelFamily::kAuto && shape.pairs <= tuned_.exact_pairs * d_.experts) {
+  // Few pairs are multiplied as they are: products of codes gain nothing there. Nor do values, which --fast did not
+  // mean.
+  const bool few = chosen->plan.row_codes && shape.pairs <= tuned_.exact_pairs * d_.experts,
+             values = args_.run.fast && !chosen->plan.row_codes && !in_codes(chosen->plan.input);
+  if (family_ == KernelFamily::kAuto && (few || values)) {
     shape.activations = rounded_ = Activations::kBf16;
     chosen = first_serving<ExpertsPlan>(args_.card, &Arch::experts_gemm, shape);
   }

@@ -128,7 +128,7 @@ void Maker::hold_choice() {
 Program Maker::make() && {
   program_.family = family_;
   program_.flash = flash_;
-  program_.activations = activations_;
+  program_.activations = rounded_;
   program_.dense_activations = rounds(args_.run.dense_activations) ? args_.run.dense_activations : Activations::kBf16;
   program_.tokens = tokens_;
   program_.logit_rows = args_.step.logit_rows;

@@ -402,6 +402,13 @@ TEST(make_program, hopper_multiplies_mxfp8_experts_as_codes_of_rows) {
   for (const int tokens : {9, 64, 256, 512})
     EXPECT_EQ(kernels(plan(decode(tokens), {.options = mxfp8}), Stage::kMoe),
               kernels(plan(decode(tokens), {}), Stage::kMoe));
+  EXPECT_NE(kernels(plan(decode(513), {.options = mxfp8}), Stage::kMoe), kernels(plan(decode(513), {}), Stage::kMoe));
+  // --fast means no values that are rounded and multiplied as if they were exact.
+  RunConfig fast = mxfp8;
+  fast.fast = true;
+  const cuda::layout::ModelScales apart{.experts = {120, 103}, .dense = {}};
+  EXPECT_EQ(kernels(plan(prompt, {.options = fast, .scales = apart}), Stage::kMoe),
+            kernels(plan(prompt, {.scales = apart}), Stage::kMoe));
   // The residual is rounded where its norm is taken.
   EXPECT_THAT(kernels(plan(prompt, {.options = mxfp8}), Stage::kRoute), ElementsAre("any_route_sums"));
   // Scales too far apart for e5m2: values, in f16. Those that f16 does not hold are any_gemm's.

@@ -412,15 +412,14 @@ class Maker {
               return args;
             });
   }
-  // Whether the GEMM of this shape, if it is not split, leaves tiles.
-  [[nodiscard]] bool leaves_tiles(const GemmShape& shape) const { return gemm_for(shape).op.sums; }
   // W · GemmArena::x into GemmArena::y, for a reader that adds it up. biased: results in rows have the bias. Returns
   // the form, without a pointer.
   SplitSums sums(const GemmShape& shape, const Roles& reads, Product product, bool biased) {
     const std::optional<SplitGemm> split = split_gemm_for(shape);
     if (!split) {
-      const bool tiles = leaves_tiles(shape);
-      const int splits = tiles ? gemm_for(shape).plan.splits : 1;
+      const Gemm chosen = gemm_for(shape);
+      const bool tiles = chosen.op.sums;
+      const int splits = tiles ? chosen.plan.splits : 1;
       gemm(shape, reads, product, [=](const Binding& b, GemmArgs& args) {
         if (tiles) {
           args.sums = reinterpret_cast<uint16_t*>(b.at.gemm->y);
@@ -455,7 +454,7 @@ class Maker {
   const bool flash_;  // the step's attention is on tensor cores
   const KvDtype pages_;
   const Activations activations_;
-  Activations rounded_ = activations_;  // of the experts in this step, if not few of them are multiplied as they are
+  Activations rounded_ = activations_;  // what this step's experts are rounded to: choose_experts()
   const Tuned tuned_;
   const PlanDevice device_;
   CostModel cost_;

@@ -11,7 +11,7 @@
 namespace nibble::backend::cuda {
 
 // any_round_rows: rows in MX blocks of MXFP8, then relative to the row's largest scale
-// grid a CTA per few tokens, all of which are on their way at once; a thread per 8 values, 4 threads per block
+// grid a CTA per few tokens, whose loads are on their way at once; a thread per 8 values, 4 threads per block
 // bytes tokens * cols * (4 or 2, then copies)
 // rounding: to nearest, twice where a block's scale is not the row's
 
@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(kRoundRowsCols / 8)
     words.y = second ? others >> 16 | pairs[3] << 16 : pairs[1] | (others & 0xffff0000u);
     for (int copy = 0; copy < (kPanels ? 1 : args.copies); ++copy) {
       const int place = kPanels ? static_cast<int>(first) + r : args.places[(first + r) * args.copies + copy];
+      if (!kPanels && place < 0) continue;  // of an expert of another rank
       *reinterpret_cast<uint2*>(args.codes + chunk.in_byte_panels(args.rows, place)) = words;
       if (tid == 0) args.scales[place] = E8m0{static_cast<uint8_t>(row)}.to_float();
     }

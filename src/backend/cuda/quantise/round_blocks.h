@@ -49,9 +49,9 @@ struct RoundRows {
     const float* from = nullptr;     // [tokens, cols]
     const float* inverse = nullptr;  // [tokens], with norm [cols]: what is rounded is from * inverse * norm
     const Bf16* norm = nullptr;
-    const int32_t* places = nullptr;  // [tokens, copies]: the rows that a token's codes go to
-    // Instead of from: f16 panels (layout/wgmma_b.h) of `rows` rows, of which the first `tokens` are rounded, each to
-    // the same row: neighbours in memory are read together.
+    const int32_t* places = nullptr;  // [tokens, copies]: the rows that a token's codes go to; -1: none
+    // Instead of from: f16 panels (layout/wgmma_b.h) of `rows` rows, the first `tokens` of which are rounded, each to
+    // the same row, so that neighbours in memory are read together.
     const uint16_t* panels = nullptr;
     uint8_t* codes = nullptr;  // panels (layout/wgmma_b.h) of `rows` rows; what is no row's place is left
     float* scales = nullptr;   // [rows]
@@ -61,6 +61,7 @@ struct RoundRows {
 };
 
 [[nodiscard]] constexpr int round_rows_threads(int cols) { return (cols / 8 + 31) / 32 * 32; }
-inline constexpr int kRoundRowsWarps = kRoundRowsCols / 8 / 32, kRoundRowsShared = 4 * kRoundRowsWarps * 4;
+inline constexpr int kRoundRowsWarps = kRoundRowsCols / 8 / 32,
+                     kRoundRowsShared = RoundRows::rows_at_once(true) * kRoundRowsWarps * 4;
 
 }  // namespace nibble::backend::cuda

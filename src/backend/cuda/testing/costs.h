@@ -95,9 +95,10 @@ struct AttendHeads {
 [[nodiscard]] inline KernelCost cost(const GemmArgs& a, int distinct_experts) {
   const KernelCost down = a.down.weights == nullptr ? KernelCost{} : cost(down_alone(a), distinct_experts);
   const int64_t results = int64_t{a.tokens} * a.rows *
-                          (a.u != nullptr                          ? 1
-                           : a.y16 != nullptr || a.sums != nullptr ? 2
-                                                                   : 4);
+                          (a.u != nullptr      ? 1
+                           : a.sums != nullptr ? 2 * a.splits
+                           : a.y16 != nullptr  ? 2
+                                               : 4);
   const int64_t bias = a.bias == nullptr ? 0 : int64_t{2} * a.rows;
   return {.bytes = distinct_experts * (layout::packed_bytes(a.packing, a.rows, a.cols) + bias) +
                    int64_t{a.x_scales == nullptr ? 2 : 1} * a.tokens / a.x_share * a.cols + results + down.bytes,

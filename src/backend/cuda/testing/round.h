@@ -154,9 +154,11 @@ void check_round_rows(const RoundRowsCase& c, const Run& run) {
   const int rows = (c.tokens * c.copies + 7) / 8 * 8 + 8;
   std::vector<int32_t> places;
   for (int i = 0; i < c.tokens * c.copies; ++i) places.push_back(rows - 2 - i);
+  if (c.copies > 1) places[1] = -1;  // of another rank
   const auto token_at = [&](int64_t row) -> int64_t {
     if (c.panels) return row < c.tokens ? row : -1;
     const int64_t i = rows - 2 - row;
+    if (i == 1 && c.copies > 1) return -1;
     return i >= 0 && i < std::ssize(places) ? i / c.copies : -1;
   };
   const Memory<int32_t> on_places(places);

@@ -378,7 +378,7 @@ __device__ __forceinline__ void copy(const GemmArgs& args, const WorkList& list,
 template <int kSliceBlockPairs, layout::RowOrder kOrder, Mxfp4Input kInput, bool kShort>
 __global__ void __launch_bounds__(Mxfp4Tile<kSliceBlockPairs, kMxfp4Tokens, kInput, kShort>::kThreads, 1)
     sm90_mxfp4_gemm(const __grid_constant__ GemmArgs args, const int tile_tokens) {
-  constexpr bool kSplit = kOrder != layout::RowOrder::kGateUp && kInput == Mxfp4Input::kF16;
+  constexpr bool kSplit = kOrder == layout::RowOrder::kPlain && kInput == Mxfp4Input::kF16;
   using Wide = Mxfp4Tile<kSliceBlockPairs, kMxfp4Tokens, kInput, kShort, kSplit>;
   using Narrow = Mxfp4Tile<kSliceBlockPairs, kMxfp4Narrow, kInput, kShort, kSplit>;
   extern __shared__ __align__(128) uint8_t smem[];

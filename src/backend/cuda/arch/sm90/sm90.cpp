@@ -74,7 +74,7 @@ int64_t mxfp4_blocks(const GemmShape& s, int row_tiles) { return ceil_div(s.rows
 // Parts of K of a dense product of few tokens, which whoever reads it adds up: as many as give each SM a CTA.
 int mxfp4_splits(const GemmShape& s, int64_t sms) {
   const layout::Slices slices = layout::slices_of(s.cols);
-  if (s.experts > 1 || s.tokens > kSplitMaxTokens || slices.missing > 0) return 1;
+  if (s.experts > 1 || s.row_codes || s.tokens > kSplitMaxTokens || slices.missing > 0) return 1;
   return static_cast<int>(
       std::clamp<int64_t>(sms / mxfp4_blocks(s, kMxfp4RowTiles), 1, std::min(kMaxSplits, slices.count)));
 }
@@ -173,7 +173,7 @@ Plan plan_sm90_prefill(int64_t tiles, int64_t kv_heads, const DeviceFacts& card)
 // Measured with 120b and 20b. An SM of an H100 reads 24 GB/s, of an H200 35 GB/s: there the card is at its power limit
 // (docs/decisions/0047). `grouped` takes what an H100's sm90_mxfp4_gemm takes, up to where sm90_grouped is as fast: it
 // is slower by 2.7 % of a step of 4 pairs and faster by 1.3 % of 8. A rank with some columns of every expert has no
-// sm90_grouped: two H200 were measured with `grouped` up to 8 pairs.
+// sm90_grouped: two H200 were measured with `grouped` up to 8 pairs. exact_pairs: docs/decisions/0079.
 Tuned tuned_sm90(const DeviceFacts& card) {
   if (!fast_memory(card)) return {.gemm_at_once_pairs = 64, .grouped_pairs = 3, .exact_pairs = 16, .route_tokens = 512};
   return {

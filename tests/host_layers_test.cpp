@@ -68,16 +68,7 @@ std::vector<int32_t> some_tokens(size_t count, int32_t first) {
 
 class HostLayers : public testing::Test {
  protected:
-  void SetUp() override {
-    backend::cuda::emulated_cuda() = {.card = {.name = "a card with the kernels of every card",
-                                               .major = 8,
-                                               .minor = 0,
-                                               .multiprocessors = 3,
-                                               .memory_bytes = int64_t{1} << 31,
-                                               .cta_smem_bytes = 232448,
-                                               .sm_smem_bytes = 233472},
-                                      .packs = true};
-  }
+  void SetUp() override { backend::cuda::emulated_cuda() = backend::cuda::emulated_small_card(); }
   void TearDown() override { backend::cuda::emulated_cuda() = {}; }
 
   // copies: of steps of at least so many tokens; 0: of none.

@@ -34,14 +34,7 @@ class EmulatedStages : public testing::Test {
     checkpoint_.emplace(checkpoint::Checkpoint::open(tiny));
     weights_ = model::bind_weights(checkpoint_->entries(), model::read_hf_config(tiny).config);
     std::erase_if(weights_, [](const backend::HostWeight& w) { return w.layer >= 2; });
-    backend::cuda::emulated_cuda() = {.card = {.name = "a card with the kernels of every card",
-                                               .major = 8,
-                                               .minor = 0,
-                                               .multiprocessors = 3,
-                                               .memory_bytes = int64_t{1} << 31,
-                                               .cta_smem_bytes = 232448,
-                                               .sm_smem_bytes = 233472},
-                                      .packs = true};
+    backend::cuda::emulated_cuda() = backend::cuda::emulated_small_card();
   }
   void TearDown() override { backend::cuda::emulated_cuda() = {}; }
 
@@ -51,8 +44,8 @@ class EmulatedStages : public testing::Test {
     return all;
   }
 
-  // The first stage that is wrong: of two prompts, or of a token behind each beside a sequence far along, whose pages
-  // are the first one's. `card`: what the card is told of the model.
+  // Names the first wrong stage of two steps: two prompts, then a token behind each beside a sequence that is far along
+  // and has the first one's pages. `card`: what the card is told of the model.
   std::string wrong(const model::ModelConfig& card, KernelFamily family, double tolerance) {
     constexpr int64_t kFar = 4096;
     std::vector<engine::StepPart> prompts = {{ids(70, 5), 0, {0, 1}}, {ids(9, 11), 0, {2}}};

@@ -272,7 +272,7 @@ TEST(machine, processors_are_those_that_the_process_may_run_on) {
   ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
-// Both want the same processor, so one of them waits for it.
+// Two threads want the same processor, so one of them waits for it.
 TEST(machine, threads_that_share_a_processor_wait_for_it) {
   cpu_set_t before, one;
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);

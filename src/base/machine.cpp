@@ -34,7 +34,7 @@ int64_t number_behind(std::string_view text, std::string_view name) {
   return at == std::string_view::npos ? 0 : number_at(text.substr(at + name.size())).value_or(0);
 }
 
-// Of the threads that there are now.
+// How long the threads that there are now could have run and had no processor.
 double seconds_without_processor() {
   double seconds = 0;
   std::error_code gone;  // a thread, meanwhile

@@ -51,7 +51,7 @@ struct StepPart {
 };
 // Nothing is drawn. For compare, verify and tests.
 [[nodiscard]] model::Step step_of(std::span<const StepPart> parts);
-// Of a sequence that has the cache to itself: its page p is page p.
+// A step of one sequence that has the cache to itself: its page p is page p.
 [[nodiscard]] model::Step step_alone(std::span<const int32_t> ids, int64_t computed = 0);
 
 }  // namespace nibble::engine

@@ -282,7 +282,7 @@ backend::DevicePeaks measured(const ModelOptions& options) {
 
 namespace {
 
-// A host whose experts are worth the fifth of a second that measuring its reads takes; else nobody watches it.
+// A host whose experts are worth the half second that measuring its reads takes; else nobody watches it.
 backend::WatchedHost watched_host(const ModelOptions& options, const backend::CostModel& cost,
                                   std::function<void(const std::string&)> say) {
   constexpr int64_t kWorthwhileBytes = 1 << 30;

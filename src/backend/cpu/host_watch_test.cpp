@@ -69,6 +69,15 @@ TEST_F(Watched, memory_that_is_too_short_for_the_weights_is_named) {
                         "page faults, 3.1 GB): memory is short, 60.0 GB of weights, 44.0 GB to be had"});
 }
 
+TEST_F(Watched, what_was_counted_while_nobody_asked_is_not_of_the_work) {
+  window(kFew);
+  now_ += 3600;
+  window(kFew, disk_);
+  EXPECT_EQ(said_, Said{});
+  window(kFew, disk_);
+  EXPECT_EQ(said_.size(), 1U);
+}
+
 // A limit that nobody here sees.
 TEST_F(Watched, what_comes_from_the_disk_again_and_again_has_no_room) {
   accounts_.disk_bytes = 118'000'000'000;

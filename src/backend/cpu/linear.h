@@ -90,7 +90,7 @@ class Linear {
   // From now on tokens are multiplied so that each has the bits that it gets alone, or as is fastest.
   void as_alone(bool on) { as_alone_ = on; }
 
-  // Of the products so far.
+  // The instruction sets whose functions have multiplied so far.
   [[nodiscard]] const CalledSets& called() const { return called_; }
 
   // Inputs, in place: rounded where the activations are in MX blocks; else left alone. Without them: the experts'.

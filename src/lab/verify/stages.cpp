@@ -29,7 +29,7 @@ using backend::Slot;
 using engine::StepPart;
 using model::Stage;
 
-// Of the sequences: one that passes the borders of windows and pages, one that passes a page's, and one token.
+// Prompts of three sequences: one passes the borders of windows and pages, one a page's, and one is a token.
 constexpr std::array<int64_t, 3> kPrompts = {323, 77, 1};
 constexpr std::array<int64_t, 3> kMore = {1, 5, 3};     // tokens behind these: 9, which a card rounds
 constexpr std::array<int64_t, 2> kFar = {4096, 32768};  // where others go on, at a page's border

@@ -69,6 +69,17 @@ struct EmulatedCuda {
   bool packs = false;                 // weights are rearranged; else only the arguments are looked at
 };
 [[nodiscard]] EmulatedCuda& emulated_cuda();
+// A small card that has the kernels of every card, and rearranges weights.
+inline EmulatedCuda emulated_small_card() {
+  return {.card = {.name = "a card with the kernels of every card",
+                   .major = 8,
+                   .minor = 0,
+                   .multiprocessors = 3,
+                   .memory_bytes = int64_t{1} << 31,
+                   .cta_smem_bytes = 232448,
+                   .sm_smem_bytes = 233472},
+          .packs = true};
+}
 inline thread_local int emulated_card = 0;  // the thread's
 // Notes a call for a card's stream, event or graph; the stream of none is the thread's card's.
 template <class Handle>

@@ -43,7 +43,7 @@ inline constexpr int kRoundRowsCols = 4096;
 struct RoundRows {
   static constexpr Kernel kName{"any_round_rows_e4m3"};
   static constexpr std::string_view kTile = "a CTA per few rows";
-  // Of a CTA: as many as its registers hold.
+  // A CTA takes as many as its threads' registers hold.
   [[nodiscard]] static constexpr int rows_at_once(bool panels) { return panels ? 4 : 2; }
   struct Args {
     const float* from = nullptr;     // [tokens, cols]
